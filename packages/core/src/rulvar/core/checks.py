@@ -21,7 +21,9 @@ __all__ = [
     "MAX_META_BYTES",
     "MAX_PAYLOAD_BYTES",
     "MAX_TTL_MS",
+    "check_after_seq",
     "check_blob",
+    "check_call_name",
     "check_epoch",
     "check_filter",
     "check_lease",
@@ -33,6 +35,7 @@ __all__ = [
     "check_run_id",
     "check_seq",
     "check_ttl_ms",
+    "check_workflow_name",
     "run_of_ref",
 ]
 
@@ -106,6 +109,19 @@ def check_ref(ref: object, /) -> str:
     return text
 
 
+def check_workflow_name(name: object, /) -> str:
+    """Take a workflow's name: 1 to 200 code points, no control character. Raises `ConfigError`."""
+    return _check_name("a workflow's name", name)
+
+
+def check_call_name(name: object, /) -> str:
+    """Take the name of a step or the key of a suspension, under the same rules.
+
+    Raises `ConfigError`.
+    """
+    return _check_name("the name of a call", name)
+
+
 def run_of_ref(ref: str, /) -> str:
     """Return the run that a ref belongs to: the text before the first ``/``."""
     return ref.partition("/")[0]
@@ -127,6 +143,11 @@ def _check_integer(what: str, value: object, lowest: int, highest: int) -> int:
 def check_seq(seq: object, /) -> int:
     """Take a seq: an integer from 0 to 2^53-1. Raises `ConfigError`."""
     return _check_integer("a seq", seq, 0, MAX_INTEGER)
+
+
+def check_after_seq(after_seq: object, /) -> int:
+    """Take the seq to read after: an integer from -1 to 2^53-1. Raises `ConfigError`."""
+    return _check_integer("the seq to read after", after_seq, -1, MAX_INTEGER)
 
 
 def check_epoch(epoch: object, /) -> int:

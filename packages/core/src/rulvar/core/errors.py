@@ -133,8 +133,9 @@ class LeaseHeldError(StoreError):
     """The fence refused, and nothing changed.
 
     ``reason`` says why; ``offered`` is the lease that was refused (None from ``acquire``);
-    ``holder``, ``epoch`` and ``expires_at`` (Unix milliseconds) describe the present lease
-    where the store knows it.
+    ``holder``, ``epoch`` and ``expires_at`` (Unix milliseconds) describe the lease that is
+    live now, where the store knows one; all are None when nobody holds the run, and for
+    ``foreign-run``, which is refused before anything is read.
     """
 
     code = "lease-held"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from rulvar.core.errors import ConfigError
 from rulvar.core.wire import json_text, parse_value
@@ -81,7 +81,7 @@ def _check_level(path: str, depth: int) -> None:
         )
 
 
-def _refuse(path: str, what: str, remedy: str) -> None:
+def _refuse(path: str, what: str, remedy: str) -> NoReturn:
     message = f"{path}: {what} cannot cross the journal: {remedy}"
     raise ConfigError(message, path=path)
 
