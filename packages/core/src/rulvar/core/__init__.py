@@ -1,0 +1,1 @@
+"""Rulvar core: the engine, the store contract and the plugin registry."""
