@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 from rulvar.core.checks import check_meta, run_of_ref
 from rulvar.core.errors import JournalOrderViolation, StoreClosedError, StoreForkedError
 from rulvar.core.filters import matches
-from rulvar.core.records import BlobStat, JournalRecord, RunFilter, RunMeta
+from rulvar.core.records import BlobStat
 from rulvar.core.wire import decode_meta
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from rulvar.core.records import JournalRecord, RunFilter, RunMeta
 
 __all__ = ["Gate", "RunState", "Tables", "page"]
 

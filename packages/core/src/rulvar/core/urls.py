@@ -217,7 +217,7 @@ class StoreOptions:
                 return choice
         return self._refuse(key, f"one of {', '.join(choices)}", text)
 
-    def take_bool(self, key: str, default: bool, /) -> bool:  # noqa: FBT001 - a value, not a mode
+    def take_bool(self, key: str, default: bool, /) -> bool:
         """Take ``true`` or ``false`` (or 1, 0, yes, no, on, off). Raises `ConfigError`."""
         text = self.take_text(key)
         if text is None:
