@@ -1,0 +1,258 @@
+"""Connections: how every one of them is opened, and how a fresh file is born.
+
+All connections come from `connect`, so that the pragmas hold on each. The busy handler of
+SQLite is never used: it waits unfairly (a process can starve for seconds) and it is skipped
+at some lock transitions. `Patience` is the one way of waiting here.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar, cast
+
+import apsw
+
+from rulvar.core.errors import ConfigError, StoreBusyError
+from rulvar.stores.sqlite import schema
+from rulvar.stores.sqlite.errors import BUSY, FAILURES, translate
+from rulvar.stores.sqlite.filesystem import network_filesystem, who_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "MEMORY",
+    "Durability",
+    "Patience",
+    "Settings",
+    "birth",
+    "busy_error",
+    "connect",
+    "require_sqlite",
+    "resolve",
+]
+
+Durability = Literal["full", "normal"]
+MEMORY = ":memory:"
+LOWEST_SQLITE = (3, 51, 3)
+_WAL_KEPT_BYTES = 16 * 1024 * 1024
+
+_T = TypeVar("_T")
+
+_SWITCHES = (
+    # Without it a fenced append is prepared afresh at every execution (STAT4).
+    (apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1),
+    # Nothing user-supplied runs inside a store transaction, a trigger in the file neither.
+    (apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0),
+    (apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0),
+    (apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 0),
+    (apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0),
+    (apsw.SQLITE_DBCONFIG_DQS_DML, 0),
+    (apsw.SQLITE_DBCONFIG_DQS_DDL, 0),
+    (apsw.SQLITE_DBCONFIG_DEFENSIVE, 1),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a store was opened with; ``path`` is absolute and free of links, or `MEMORY`."""
+
+    path: str
+    lease_ttl_ms: int
+    busy_timeout_ms: int
+    open_timeout_ms: int
+    durability: Durability
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the database lives and dies with its one connection."""
+        return self.path == MEMORY
+
+
+def require_sqlite(version: str | None = None) -> None:
+    """Refuse a SQLite that can corrupt a WAL database which several processes write.
+
+    Raises `ConfigError` below 3.51.3.
+    """
+    found = apsw.sqlite_lib_version() if version is None else version
+    if tuple(int(part) for part in found.split(".")[:3]) < LOWEST_SQLITE:
+        lowest = ".".join(map(str, LOWEST_SQLITE))
+        message = (
+            f"SQLite {found} can corrupt a database that several processes write; at least "
+            f"{lowest} is needed: pip install --upgrade apsw"
+        )
+        raise ConfigError(message)
+
+
+def resolve(path: object, *, allow_network_filesystem: bool) -> str:
+    """Return the absolute path of the database file, links followed, or `MEMORY`.
+
+    Raises `ConfigError` for what is no path, has no folder, is a folder itself, or lies on a
+    network file system.
+    """
+    if not isinstance(path, str | os.PathLike):
+        _refuse(f"path must be a string or a path, not {path!r}")
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text or "\0" in text:
+        _refuse(f"path must be a file's name without NUL, or ':memory:', not {text!r}")
+    if text == MEMORY:
+        return MEMORY
+    resolved = os.path.realpath(text)
+    folder = os.path.dirname(resolved)  # noqa: PTH120 - text in, text out
+    if not os.path.isdir(folder):  # noqa: PTH112
+        _refuse(f"the folder of {resolved} does not exist: create it first")
+    if os.path.isdir(resolved):  # noqa: PTH112
+        _refuse(f"{resolved} is a folder: name a file in it")
+    kind = network_filesystem(resolved)
+    if kind is not None and not allow_network_filesystem:
+        _refuse(
+            f"{resolved} lies on a network file system ({kind}), where the locks and the shared "
+            "memory that SQLite relies on may not hold between machines: use a local disk, or "
+            "pass allow_network_filesystem=True when only one machine ever opens the file"
+        )
+    return resolved
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ConfigError(message)
+
+
+def connect(settings: Settings) -> apsw.Connection:
+    """Open one connection with everything that must hold on each; writes nothing."""
+    connection = apsw.Connection(settings.path)
+    connection.set_busy_timeout(0)
+    for switch, value in _SWITCHES:
+        connection.config(switch, value)
+    set_durability(connection, settings.durability)
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}").fetchall()
+    connection.execute("PRAGMA foreign_keys = OFF").fetchall()
+    connection.execute("PRAGMA recursive_triggers = OFF").fetchall()
+    return connection
+
+
+def set_durability(connection: apsw.Connection, durability: Durability) -> None:
+    """Make commits from now on survive power loss ("full") or a crash only ("normal")."""
+    connection.execute(f"PRAGMA synchronous = {durability.upper()}").fetchall()
+
+
+class Patience:
+    """Fair waiting for a locked file: short, random pauses up to a deadline."""
+
+    __slots__ = ("_deadline", "_random", "_started")
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._started = time.monotonic()
+        self._deadline = self._started + timeout_ms / 1000
+        self._random = random.Random()  # noqa: S311 - jitter, no secret
+
+    @property
+    def waited_ms(self) -> int:
+        """How long it has lasted so far."""
+        return int((time.monotonic() - self._started) * 1000)
+
+    def pause(self) -> bool:
+        """Sleep a moment; return False when the time is up."""
+        if time.monotonic() >= self._deadline:
+            return False
+        pause(self._random)
+        return True
+
+    def retry(self, attempt: Callable[[], _T], path: str) -> _T:
+        """Return what ``attempt`` returns, trying again while the file is locked.
+
+        Raises `StoreBusyError` when the time is up. Everything that ``attempt`` did must be
+        undone when it fails.
+        """
+        while True:
+            try:
+                return attempt()
+            except BUSY as error:
+                if not self.pause():
+                    raise busy_error(path, self.waited_ms) from error
+
+
+def pause(source: random.Random) -> None:
+    """Sleep 0.1 to 0.6 ms: long enough to let others in, short enough to be fair."""
+    time.sleep(0.0001 + 0.0005 * source.random())
+
+
+def busy_error(path: str, waited_ms: int, run_id: str | None = None) -> StoreBusyError:
+    """Return the retryable error, naming the process that holds the lock where it is known."""
+    blocker = None if path == MEMORY else who_blocks(path)
+    who = blocker if blocker is not None else "another process"
+    message = (
+        f"{path} was locked for {waited_ms} ms by {who}; nothing happened: try again, or raise "
+        "busy_timeout_ms"
+    )
+    return StoreBusyError(message, run_id=run_id, waited_ms=waited_ms, blocker=blocker)
+
+
+def birth(settings: Settings) -> apsw.Connection:
+    """Open the writer's connection and see to it that the file has the layout.
+
+    The switch to WAL and the tables are retried as one unit: either may meet a lock while
+    others open the same fresh file. A file that has everything is not written to. Raises
+    `StoreBusyError` after ``open_timeout_ms``, and `ConfigError` for somebody else's file.
+    """
+    try:
+        return Patience(settings.open_timeout_ms).retry(lambda: _born(settings), settings.path)
+    except FAILURES as error:
+        raise translate(error, path=settings.path) from error
+
+
+def _born(settings: Settings) -> apsw.Connection:
+    connection = connect(settings)
+    try:
+        _check_encoding(connection, settings.path)
+        if not settings.in_memory:
+            _switch_to_wal(connection)
+        present = {name for (name,) in connection.execute(schema.NAMES_PRESENT).fetchall()}
+        if not present.issuperset(schema.OBJECTS):
+            _check_columns(connection, settings.path)
+            _create(connection)
+        _check_columns(connection, settings.path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _switch_to_wal(connection: apsw.Connection) -> None:
+    mode = cast("str", connection.execute("PRAGMA journal_mode").get)
+    if mode != "wal":
+        mode = cast("str", connection.execute("PRAGMA journal_mode = WAL").get)
+    if mode != "wal":
+        message = f"the journal mode stayed {mode!r}"
+        raise apsw.BusyError(message)
+
+
+def _check_encoding(connection: apsw.Connection, path: str) -> None:
+    encoding = cast("str", connection.execute("PRAGMA encoding").get)
+    if encoding != "UTF-8":
+        _refuse(f"{path} is a database in {encoding}, and the stores need UTF-8: use another file")
+
+
+def _check_columns(connection: apsw.Connection, path: str) -> None:
+    for table, wanted in schema.COLUMNS.items():
+        rows = connection.execute(schema.COLUMN_NAMES, (table,)).fetchall()
+        found = tuple(cast("str", name) for (name,) in rows)
+        if found and not set(wanted) <= set(found):
+            _refuse(
+                f"{path} has a table {table!r} with the columns {', '.join(found)}: it belongs to "
+                "another application, use another file"
+            )
+
+
+def _create(connection: apsw.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statement in schema.OBJECTS.values():
+            connection.execute(statement)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

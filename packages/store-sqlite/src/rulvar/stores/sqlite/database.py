@@ -1,0 +1,130 @@
+"""One database and its life: what a store and its twin share.
+
+Writes go through the one `Committer`; reads go to a few connections of their own, each behind
+a plain lock, so that they never wait for a writer and an interrupt loses none of them. In
+memory there is one connection, and a read waits its turn there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from typing import TYPE_CHECKING, TypeVar
+
+from rulvar.core.errors import StoreClosedError, StoreForkedError
+from rulvar.stores.sqlite.commits import Committer, Job
+from rulvar.stores.sqlite.connection import Patience, Settings, connect
+from rulvar.stores.sqlite.errors import FAILURES, translate
+from rulvar.stores.sqlite.filesystem import place_of
+from rulvar.stores.sqlite.forks import watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import apsw
+
+    from rulvar.core.clock import Clock
+
+__all__ = ["Database"]
+
+_T = TypeVar("_T")
+_READERS = 4
+
+
+class _Reader:
+    """A connection for reads, opened when first needed; used under its lock alone."""
+
+    __slots__ = ("connection", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.connection: apsw.Connection | None = None
+
+
+class Database:
+    """The committer, the readers and the life of one open database."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.settings = settings
+        self.clock = clock
+        self._process = os.getpid()
+        self._closing = False
+        self._readers: tuple[_Reader, ...] = ()
+        self._committer = Committer(settings, clock)
+        watch(self)
+        if settings.in_memory:
+            self.fencing_domain = f"sqlite:memory:{uuid.uuid4()}"
+        else:
+            self._readers = tuple(_Reader() for _ in range(_READERS))
+            place = place_of(settings.path)
+            self.fencing_domain = (
+                f"sqlite:{place.device}:{place.inode}:{place.folder}:{place.name}"
+            )
+
+    def enter(self) -> None:
+        """Refuse a call on a closed store, and any in a forked child."""
+        if os.getpid() != self._process:
+            message = (
+                f"the store at {self.settings.path} was opened by process {self._process}: open "
+                "it anew in this one"
+            )
+            raise StoreForkedError(message)
+        if self._closing:
+            raise self._closed_error()
+
+    def _closed_error(self) -> StoreClosedError:
+        return StoreClosedError(f"the store at {self.settings.path} was closed: open it again")
+
+    def write(self, job: Job[_T]) -> _T:
+        """Have a mutation committed; see `Committer.run`."""
+        return self._committer.run(job)
+
+    def read(self, read: Callable[[apsw.Connection], _T], run_id: str | None = None) -> _T:
+        """Return what a read returns, from committed data alone, retrying while it is locked."""
+        committer = self._committer
+        if committer.unsettled:
+            committer.settle()
+        try:
+            if self.settings.in_memory:
+                return committer.read_in_memory(read)
+            patience = Patience(self.settings.busy_timeout_ms)
+            return patience.retry(lambda: self._read(read), self.settings.path)
+        except FAILURES as error:
+            raise translate(error, path=self.settings.path, run_id=run_id) from error
+
+    def _read(self, read: Callable[[apsw.Connection], _T]) -> _T:
+        reader = self._choose()
+        with reader.lock:
+            if self._closing:
+                raise self._closed_error()
+            connection = reader.connection
+            if connection is None:
+                connection = reader.connection = connect(self.settings)
+            elif connection.in_transaction:
+                connection.execute("ROLLBACK")  # an interrupt left a read's snapshot open
+            return read(connection)
+
+    def _choose(self) -> _Reader:
+        for reader in self._readers:
+            if not reader.lock.locked():
+                return reader
+        return self._readers[threading.get_ident() % len(self._readers)]
+
+    def close(self) -> None:
+        """Wait for the calls in flight, then close everything; idempotent."""
+        if os.getpid() != self._process:
+            self.enter()
+        self._closing = True
+        for reader in self._readers:
+            with reader.lock:
+                if reader.connection is not None:
+                    reader.connection.close()
+        self._committer.close()
+
+    def connections(self) -> Iterator[apsw.Connection]:
+        """Return every connection that is open, for the sake of forked children."""
+        for reader in self._readers:
+            if reader.connection is not None:
+                yield reader.connection
+        yield from self._committer.connections()

@@ -1,0 +1,116 @@
+"""SQLite's answers as rulvar's errors, in one place: no driver exception leaves the store."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+import apsw
+
+from rulvar.core.errors import (
+    StoreBusyError,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["BUSY", "FAILURES", "DefectError", "is_doubtful_commit", "translate"]
+
+BUSY: tuple[type[Exception], ...] = (apsw.BusyError, apsw.LockedError, apsw.ProtocolError)
+"""Somebody else has the file just now: nothing happened, try again."""
+
+
+class DefectError(StoreError):
+    """Two checks of one fact disagree inside a transaction: a defect of this store.
+
+    The batch is rolled back, as for any failed statement.
+    """
+
+
+FAILURES: tuple[type[Exception], ...] = (apsw.Error, MemoryError, DefectError)
+"""What a job may fail with, so that its batch is rolled back; a refusal is none of them."""
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def is_doubtful_commit(error: BaseException) -> bool:
+    """Whether a COMMIT that failed so may still have left a whole commit on the disk.
+
+    Only when the disk itself failed: the frames may be written although their sync was not
+    confirmed, and a crash would bring them back.
+    """
+    return isinstance(error, apsw.IOError)
+
+
+def translate(
+    error: BaseException,
+    *,
+    path: str,
+    run_id: str | None = None,
+    system_errno: int = 0,
+) -> StoreError:
+    """Return the error of rulvar's tree that says what the driver's error says.
+
+    ``system_errno`` is what the operating system reported, 0 where it reported nothing.
+    """
+    if isinstance(error, DefectError):
+        return error
+    if isinstance(error, BUSY):
+        return StoreBusyError(f"{path} is locked by another process: try again", run_id=run_id)
+    if isinstance(error, apsw.FullError) or (
+        isinstance(error, apsw.IOError) and system_errno in _NO_ROOM
+    ):
+        return StoreFullError(
+            f"no room to write to {path}; nothing was written: make room, then try again",
+            run_id=run_id,
+        )
+    for kinds, build in _MEANINGS:
+        if isinstance(error, kinds):
+            return build(path, str(error), run_id)
+    return StoreError(f"{path}: SQLite reports {_said(error)}", run_id=run_id)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _corrupt(path: str, said: str, run_id: str | None) -> StoreError:
+    return StoreCorruptError(
+        f"{path} cannot be read as a SQLite database ({said}): restore it from a copy",
+        run_id=run_id,
+    )
+
+
+def _unwritable(path: str, said: str, run_id: str | None) -> StoreError:
+    return StoreError(
+        f"{path} cannot be opened for writing ({said}): check that its folder exists and that "
+        "this user may write the file and the folder",
+        run_id=run_id,
+    )
+
+
+def _disk(path: str, said: str, run_id: str | None) -> StoreError:
+    return StoreError(
+        f"the disk under {path} reports an error ({said}); nothing was written: check the disk",
+        run_id=run_id,
+    )
+
+
+def _memory(path: str, said: str, run_id: str | None) -> StoreError:
+    return StoreError(
+        f"not enough memory to work on {path} ({said}); nothing was written: try again",
+        run_id=run_id,
+    )
+
+
+_MEANINGS: tuple[
+    tuple[tuple[type[BaseException], ...], Callable[[str, str, str | None], StoreError]], ...
+] = (
+    ((apsw.CorruptError, apsw.NotADBError, apsw.FormatError), _corrupt),
+    ((apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, apsw.AuthError), _unwritable),
+    ((apsw.IOError,), _disk),
+    ((apsw.NoMemError, MemoryError), _memory),
+)

@@ -1,0 +1,141 @@
+"""What the operating system says of the place: network file systems, and who holds a lock.
+
+Nothing here opens a database file, its ``-wal`` or its ``-shm``: closing any handle on one
+drops every POSIX lock that this process holds on it, SQLite's too (design section 5). Names
+are asked with ``stat``, locks are read in the kernel's own table.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Place", "network_filesystem", "place_of", "who_blocks"]
+
+MOUNTS = Path("/proc/self/mountinfo")
+LOCKS = Path("/proc/locks")
+
+_NETWORK = frozenset(
+    {
+        "9p",
+        "acfs",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "davfs",
+        "fuse.davfs",
+        "fuse.glusterfs",
+        "fuse.rclone",
+        "fuse.s3fs",
+        "fuse.sshfs",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "orangefs",
+        "prl_fs",
+        "pvfs2",
+        "smb2",
+        "smb3",
+        "smbfs",
+        "vboxsf",
+    }
+)
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+# SQLite's WAL-index locks are bytes of the -shm file: the write lock is the first of them,
+# and recovery takes it too. Their place is part of SQLite's file format.
+_WRITE_LOCK_BYTE = 120
+
+
+class Place(NamedTuple):
+    """Which file a path names: two paths share a database exactly when these are equal."""
+
+    device: int
+    inode: int
+    folder: int
+    name: str
+
+
+def place_of(path: str) -> Place:
+    """Identify a database file by its own and its folder's inode and its name.
+
+    The name matters: a second hard link has another ``-wal``, and so is another database.
+    """
+    file = os.stat(path)  # noqa: PTH116 - never a handle
+    folder = os.stat(os.path.dirname(path))  # noqa: PTH116, PTH120
+    return Place(file.st_dev, file.st_ino, folder.st_ino, os.path.basename(path))  # noqa: PTH119
+
+
+def network_filesystem(path: str, mounts: Path = MOUNTS) -> str | None:
+    """Return the type of the network file system that ``path`` lies on, or None.
+
+    Linux tells it in its table of mounts, Windows by a path that names a host; elsewhere
+    nothing is known, which is None too.
+    """
+    if os.name == "nt":
+        return "smb" if path.startswith("\\\\") and path[2:3] not in {"?", "."} else None
+    try:
+        table = mounts.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return None
+    best, kind = "", ""
+    for line in table.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, tail = before.split(" "), after.split(" ")
+        if len(fields) < 5 or not tail[0]:  # noqa: PLR2004 - see proc(5)
+            continue
+        point = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4])
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):  # a later mount covers an earlier one
+            best, kind = point, tail[0]
+    return kind if kind in _NETWORK else None
+
+
+def who_blocks(path: str, locks: Path = LOCKS) -> str | None:
+    """Name the process that holds the database's write lock, where the system tells."""
+    try:
+        wanted = os.stat(f"{path}-shm")  # noqa: PTH116 - never a handle
+        table = locks.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    device = f"{os.major(wanted.st_dev):02x}:{os.minor(wanted.st_dev):02x}"
+    found: dict[bool, int] = {}
+    for line in table.splitlines():
+        holder = _write_lock(line, wanted.st_ino)
+        if holder is not None:
+            pid, on = holder
+            found.setdefault(on == device, pid)
+    # Some file systems report one device to stat and another to the table of locks.
+    pid = found.get(True, found.get(False, 0))
+    return _describe(pid) if pid > 0 else None
+
+
+def _write_lock(line: str, inode: int) -> tuple[int, str] | None:
+    fields = line.split()
+    if len(fields) != 8 or fields[3] != "WRITE":  # noqa: PLR2004 - see proc(5)
+        return None
+    device, _, number = fields[5].rpartition(":")
+    if number != str(inode) or not fields[6].isdigit():
+        return None
+    first, last = int(fields[6]), int(fields[7]) if fields[7].isdigit() else 2**63
+    return (int(fields[4]), device) if first <= _WRITE_LOCK_BYTE <= last else None
+
+
+def _describe(pid: int) -> str:
+    if pid == os.getpid():
+        return f"process {pid} (this one, through another store object)"
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return f"process {pid}"
+    name = stat.partition("(")[2].rpartition(")")[0]
+    state = stat.rpartition(")")[2].split()[:1]
+    stopped = ", which is stopped: continue or end it" if state in (["T"], ["t"]) else ""
+    return f"process {pid} ({name}){stopped}"

@@ -1,0 +1,45 @@
+"""What the entry point names: opens ``sqlite:`` URLs, and imports the driver only then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rulvar.core.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from rulvar.core.stores import Stores
+    from rulvar.core.urls import StoreURL
+    from rulvar.stores.sqlite.connection import Durability
+
+__all__ = ["rulvar_open_stores"]
+
+
+@hookimpl
+def rulvar_open_stores(url: StoreURL) -> Stores | None:
+    """Open ``sqlite:///runs.db``, ``sqlite:////var/runs.db``, or ``sqlite://`` in memory.
+
+    Options: ``lease_ttl_ms``, ``busy_timeout_ms``, ``open_timeout_ms``, ``durability``
+    (``full`` or ``normal``) and ``allow_network_filesystem``.
+    """
+    if url.scheme != "sqlite":
+        return None
+    from rulvar.core.stores import Stores  # noqa: PLC0415 - keep the listing light
+    from rulvar.stores.sqlite.store import SqliteStore  # noqa: PLC0415 - imports the driver
+
+    path = url.local_path()
+    durabilities: tuple[Durability, ...] = ("full", "normal")
+    with url.options() as options:
+        lease_ttl_ms = options.take_int("lease_ttl_ms", 60_000)
+        busy_timeout_ms = options.take_int("busy_timeout_ms", 0)
+        open_timeout_ms = options.take_int("open_timeout_ms", 10_000)
+        durability = options.take_choice("durability", durabilities, "full")
+        allow_network_filesystem = options.take_bool("allow_network_filesystem", False)
+    store = SqliteStore(
+        ":memory:" if path is None else path,
+        lease_ttl_ms=lease_ttl_ms,
+        busy_timeout_ms=busy_timeout_ms if "busy_timeout_ms" in url.query else None,
+        open_timeout_ms=open_timeout_ms,
+        durability=durability,
+        allow_network_filesystem=allow_network_filesystem,
+    )
+    return Stores(store, store.transcripts())

@@ -1,0 +1,194 @@
+"""Every read, each a function of one connection that fetches all it needs before it returns.
+
+An open cursor pins the write-ahead log: it grows without bound behind a forgotten one.
+Nothing here returns before its last row is in hand.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from rulvar.core.checks import MAX_INTEGER
+from rulvar.core.errors import StoreCorruptError
+from rulvar.core.records import BlobStat, JournalRecord, LeaseInfo, RunFilter, RunMeta
+from rulvar.core.wire import Digits, InvalidJSONError, decode_meta, parse_json
+from rulvar.stores.sqlite import schema
+
+if TYPE_CHECKING:
+    import apsw
+
+__all__ = [
+    "blob_info",
+    "get_blob",
+    "get_lease",
+    "get_meta",
+    "list_leases",
+    "list_refs",
+    "list_run_ids",
+    "list_runs",
+    "load",
+    "load_after",
+]
+
+_PAGE = 500
+
+
+def load(connection: apsw.Connection, run_id: str) -> list[JournalRecord]:
+    """Return the journal in the order of its appends."""
+    rows = connection.execute(schema.LOAD, (run_id,)).fetchall()
+    return [_record(run_id, at, cast("bytes", payload)) for at, (payload,) in enumerate(rows)]
+
+
+def load_after(
+    connection: apsw.Connection, run_id: str, after_seq: int, limit: int
+) -> list[JournalRecord]:
+    """Return at most ``limit`` records above ``after_seq``."""
+    rows = connection.execute(schema.LOAD_AFTER, (run_id, after_seq, limit)).fetchall()
+    return [_record(run_id, None, cast("bytes", payload)) for (payload,) in rows]
+
+
+def _record(run_id: str, at: int | None, payload: bytes) -> JournalRecord:
+    try:
+        value = parse_json(payload)
+    except InvalidJSONError as error:
+        raise _unreadable(run_id, at, str(error)) from error
+    seq = value.get("seq") if isinstance(value, dict) else None
+    if type(seq) is not Digits or not seq.isdigit() or len(seq) > len(str(MAX_INTEGER)):
+        raise _unreadable(run_id, at, "it is no object whose member 'seq' is written in digits")
+    return JournalRecord(seq=int(seq), payload=payload)
+
+
+def _unreadable(run_id: str, at: int | None, why: str) -> StoreCorruptError:
+    which = "a record" if at is None else f"record {at}"
+    message = f"{which} in the journal of run {run_id!r} cannot be read: {why}; audit the run"
+    return StoreCorruptError(message, run_id=run_id, position=at)
+
+
+def get_meta(connection: apsw.Connection, run_id: str) -> RunMeta | None:
+    """Return the row, or None."""
+    rows = connection.execute(schema.GET_META, (run_id,)).fetchall()
+    if not rows:
+        return None
+    try:
+        return decode_meta(run_id, cast("bytes", rows[0][0]))
+    except (InvalidJSONError, UnicodeDecodeError) as error:
+        message = f"the row of run {run_id!r} cannot be read: {error}; audit the run"
+        raise StoreCorruptError(message, run_id=run_id) from error
+
+
+class _Source(NamedTuple):
+    statement: str
+    value: str | None
+
+
+def list_runs(connection: apsw.Connection, wanted: RunFilter) -> list[RunMeta]:
+    """Return matching rows; several pages, and several statuses, are one snapshot."""
+    if wanted.statuses is not None and not wanted.statuses:
+        return []
+    connection.execute("BEGIN")
+    try:
+        rows = [_rows(connection, source, wanted) for source in _sources(wanted)]
+        merged = sorted(heapq.merge(*rows, key=_key), key=_key) if len(rows) > 1 else rows[0]
+    finally:
+        connection.execute("COMMIT")
+    return merged if wanted.limit is None else merged[: wanted.limit]
+
+
+def _key(meta: RunMeta) -> bytes:
+    return meta.run_id.encode("utf-8")
+
+
+def _sources(wanted: RunFilter) -> list[_Source]:
+    # SQLite ends a JSON string at an escaped NUL, so such a value is compared here alone.
+    if wanted.name is not None and "\0" not in wanted.name:
+        return [_Source(schema.LIST_BY_NAME, wanted.name)]
+    statuses = wanted.statuses
+    if statuses is not None and not any("\0" in status for status in statuses):
+        return [_Source(schema.LIST_BY_STATUS, status) for status in dict.fromkeys(statuses)]
+    return [_Source(schema.LIST_ALL, None)]
+
+
+def _rows(connection: apsw.Connection, source: _Source, wanted: RunFilter) -> list[RunMeta]:
+    """Read pages until the limit is met by rows that match, or there are no more."""
+    found: list[RunMeta] = []
+    after = wanted.after_run_id or ""
+    size = min(wanted.limit, _PAGE) if wanted.limit is not None else -1
+    while True:
+        bound = (after, size) if source.value is None else (after, size, source.value)
+        page = connection.execute(source.statement, bound).fetchall()
+        for run_id, payload in cast("list[tuple[str, bytes]]", page):
+            meta = _readable(run_id, payload)
+            if meta is not None and _matches(meta, wanted):
+                found.append(meta)
+        full = wanted.limit is not None and len(found) >= wanted.limit
+        if full or size < 0 or len(page) < size:
+            return found
+        after = cast("str", page[-1][0])
+
+
+def _readable(run_id: str, payload: bytes) -> RunMeta | None:
+    """Decode a row; one that is not readable is left out of listings (promise M2)."""
+    try:
+        return decode_meta(run_id, payload)
+    except (InvalidJSONError, UnicodeDecodeError):
+        return None
+
+
+def _matches(meta: RunMeta, wanted: RunFilter) -> bool:
+    return (
+        (wanted.statuses is None or meta.status in wanted.statuses)
+        and (wanted.name is None or meta.name == wanted.name)
+        and set(wanted.tags) <= set(meta.tags)
+    )
+
+
+def get_lease(connection: apsw.Connection, run_id: str, now: int) -> LeaseInfo | None:
+    """Return the run's lease row, live or not, or None."""
+    rows = connection.execute(schema.GET_LEASE, (run_id,)).fetchall()
+    return _lease_info(rows[0], now) if rows else None
+
+
+def list_leases(
+    connection: apsw.Connection, after_run_id: str | None, limit: int, now: int
+) -> list[LeaseInfo]:
+    """Return at most ``limit`` lease rows after a run id."""
+    rows = connection.execute(schema.LIST_LEASES, (after_run_id or "", limit)).fetchall()
+    return [_lease_info(row, now) for row in rows]
+
+
+def _lease_info(row: tuple[object, ...], now: int) -> LeaseInfo:
+    run_id, owner, epoch, expires_at, current = cast("tuple[str, str, int, int, int]", row)
+    live = bool(current) and expires_at > now
+    return LeaseInfo(run_id=run_id, owner=owner, epoch=epoch, expires_at=expires_at, live=live)
+
+
+def list_run_ids(connection: apsw.Connection, after_run_id: str | None, limit: int) -> list[str]:
+    """Return at most ``limit`` ids of which there is any trace."""
+    found: set[str] = set()
+    connection.execute("BEGIN")
+    try:
+        for statement in schema.LIST_RUN_IDS:
+            rows = connection.execute(statement, (after_run_id or "", limit)).fetchall()
+            found.update(cast("str", run_id) for (run_id,) in rows)
+    finally:
+        connection.execute("COMMIT")
+    return sorted(found, key=lambda run_id: run_id.encode("utf-8"))[:limit]
+
+
+def get_blob(connection: apsw.Connection, ref: str) -> bytes | None:
+    """Return the blob, or None."""
+    rows = connection.execute(schema.GET_BLOB, (ref,)).fetchall()
+    return cast("bytes", rows[0][0]) if rows else None
+
+
+def blob_info(connection: apsw.Connection, ref: str) -> BlobStat | None:
+    """Return the blob's size without reading it, or None."""
+    rows = connection.execute(schema.BLOB_SIZE, (ref,)).fetchall()
+    return BlobStat(ref=ref, size_bytes=cast("int", rows[0][0])) if rows else None
+
+
+def list_refs(connection: apsw.Connection, run_id: str) -> list[str]:
+    """Return the run's refs in the order of their bytes."""
+    rows = connection.execute(schema.LIST_REFS, (run_id,)).fetchall()
+    return [cast("str", ref) for (ref,) in rows]
