@@ -33,15 +33,14 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 from rulvar.core.errors import OutcomeUnknownError, StoreClosedError, StoreError
 from rulvar.stores.sqlite import schema
 from rulvar.stores.sqlite.connection import (
-    Durability,
     Patience,
-    Settings,
     birth,
     busy_error,
     pause,
     set_durability,
 )
 from rulvar.stores.sqlite.errors import BUSY, FAILURES, DefectError, is_doubtful_commit, translate
+from rulvar.stores.sqlite.mutations import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +48,10 @@ if TYPE_CHECKING:
     import apsw
 
     from rulvar.core.clock import Clock
+    from rulvar.stores.sqlite.connection import (
+        Durability,
+        Settings,
+    )
 
 __all__ = ["Committer", "Job"]
 
@@ -82,7 +85,7 @@ class Job(Generic[_T]):
 
     def __init__(
         self,
-        work: Callable[[apsw.Connection, int], _T],
+        work: Callable[[Transaction], _T],
         *,
         run_id: str | None,
         size: int = 0,
@@ -147,8 +150,7 @@ class Committer:
             if not self._led:
                 self._lead(entry)
             while not job.done:
-                woken = job.wake.acquire(timeout=_LOOK_AGAIN_S)
-                if not job.done and (woken or not self._leader.locked()):
+                if self._must_lead(entry):
                     self._lead(entry)
         except BaseException:
             job.abandoned = True
@@ -162,6 +164,11 @@ class Committer:
         if job.error is not None:
             raise job.error
         return job.result  # type: ignore[return-value] # done without an error: it is set
+
+    def _must_lead(self, job: Job[object]) -> bool:
+        """Wait a while for the answer; return whether the job must see to it by itself."""
+        named = job.wake.acquire(timeout=_LOOK_AGAIN_S)
+        return not job.done and (named or not self._leader.locked())
 
     def read_in_memory(self, read: Callable[[apsw.Connection], _T]) -> _T:
         """Run a read on the one connection that a database in memory has."""
@@ -227,11 +234,11 @@ class Committer:
             self._barrier()
         if not self._begin(leading):
             return
-        now = self._clock.now_ms()
+        tx = Transaction(self._open(), self._clock.now_ms())
         batch = self._take()
         try:
             for job in batch:
-                self._perform(job, now)
+                self._perform(job, tx)
             self._commit()
         except FAILURES as error:
             self._recover(batch, error)
@@ -297,11 +304,10 @@ class Committer:
             self._batch = tuple(taken)
         return self._batch
 
-    def _perform(self, job: Job[object], now: int) -> None:
-        assert self._connection is not None
+    def _perform(self, job: Job[object], tx: Transaction) -> None:
         job.error = None
         try:
-            job.result = job.work(self._connection, now)
+            job.result = job.work(tx)
         except DefectError:
             raise
         except StoreError as refusal:
@@ -359,9 +365,9 @@ class Committer:
             self._batch = (job,)
         if not self._begin(job, alone=True):
             return
-        assert self._connection is not None
+        tx = Transaction(self._open(), self._clock.now_ms())
         try:
-            self._perform(job, self._clock.now_ms())
+            self._perform(job, tx)
             self._commit()
         except FAILURES as error:
             self._recover((job,), error)
@@ -381,7 +387,7 @@ class Committer:
             # SQLite rolls back by itself when it can; a connection that cannot is not kept.
             if connection.in_transaction and not self._settings.in_memory:
                 self._connection = None
-                connection.close(True)  # noqa: FBT003 - apsw's force
+                connection.close(True)
         return errno
 
     def _failed(

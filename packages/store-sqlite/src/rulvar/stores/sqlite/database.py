@@ -13,8 +13,8 @@ import uuid
 from typing import TYPE_CHECKING, TypeVar
 
 from rulvar.core.errors import StoreClosedError, StoreForkedError
-from rulvar.stores.sqlite.commits import Committer, Job
-from rulvar.stores.sqlite.connection import Patience, Settings, connect
+from rulvar.stores.sqlite.commits import Committer
+from rulvar.stores.sqlite.connection import Patience, connect
 from rulvar.stores.sqlite.errors import FAILURES, translate
 from rulvar.stores.sqlite.filesystem import place_of
 from rulvar.stores.sqlite.forks import watch
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import apsw
 
     from rulvar.core.clock import Clock
+    from rulvar.stores.sqlite.commits import Job
+    from rulvar.stores.sqlite.connection import Settings
 
 __all__ = ["Database"]
 
@@ -58,9 +60,7 @@ class Database:
         else:
             self._readers = tuple(_Reader() for _ in range(_READERS))
             place = place_of(settings.path)
-            self.fencing_domain = (
-                f"sqlite:{place.device}:{place.inode}:{place.folder}:{place.name}"
-            )
+            self.fencing_domain = f"sqlite:{place.device}:{place.inode}:{place.folder}:{place.name}"
 
     def enter(self) -> None:
         """Refuse a call on a closed store, and any in a forked child."""

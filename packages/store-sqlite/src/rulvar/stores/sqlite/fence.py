@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, cast
 
-from rulvar.core.errors import LeaseHeldError, RefusalReason
+from rulvar.core.errors import LeaseHeldError
 from rulvar.stores.sqlite import schema
 from rulvar.stores.sqlite.errors import DefectError
 
 if TYPE_CHECKING:
     import apsw
 
+    from rulvar.core.errors import RefusalReason
     from rulvar.core.records import Lease
 
 __all__ = ["Standing", "refuse_foreign", "refuse_if_dead", "slip", "standing", "verdict"]

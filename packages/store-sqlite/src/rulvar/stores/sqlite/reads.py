@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from rulvar.core.checks import MAX_INTEGER
 from rulvar.core.errors import StoreCorruptError
-from rulvar.core.records import BlobStat, JournalRecord, LeaseInfo, RunFilter, RunMeta
+from rulvar.core.filters import matches
+from rulvar.core.records import BlobStat, JournalRecord, LeaseInfo
 from rulvar.core.wire import Digits, InvalidJSONError, decode_meta, parse_json
 from rulvar.stores.sqlite import schema
 
 if TYPE_CHECKING:
     import apsw
+
+    from rulvar.core.records import RunFilter, RunMeta
 
 __all__ = [
     "blob_info",
@@ -89,14 +92,15 @@ def list_runs(connection: apsw.Connection, wanted: RunFilter) -> list[RunMeta]:
     connection.execute("BEGIN")
     try:
         rows = [_rows(connection, source, wanted) for source in _sources(wanted)]
-        merged = sorted(heapq.merge(*rows, key=_key), key=_key) if len(rows) > 1 else rows[0]
+        merged = list(heapq.merge(*rows, key=_run_id))
     finally:
         connection.execute("COMMIT")
     return merged if wanted.limit is None else merged[: wanted.limit]
 
 
-def _key(meta: RunMeta) -> bytes:
-    return meta.run_id.encode("utf-8")
+def _run_id(meta: RunMeta) -> str:
+    # Code point order is UTF-8 byte order, for every string without lone surrogates.
+    return meta.run_id
 
 
 def _sources(wanted: RunFilter) -> list[_Source]:
@@ -119,7 +123,7 @@ def _rows(connection: apsw.Connection, source: _Source, wanted: RunFilter) -> li
         page = connection.execute(source.statement, bound).fetchall()
         for run_id, payload in cast("list[tuple[str, bytes]]", page):
             meta = _readable(run_id, payload)
-            if meta is not None and _matches(meta, wanted):
+            if meta is not None and matches(meta, wanted):
                 found.append(meta)
         full = wanted.limit is not None and len(found) >= wanted.limit
         if full or size < 0 or len(page) < size:
@@ -133,14 +137,6 @@ def _readable(run_id: str, payload: bytes) -> RunMeta | None:
         return decode_meta(run_id, payload)
     except (InvalidJSONError, UnicodeDecodeError):
         return None
-
-
-def _matches(meta: RunMeta, wanted: RunFilter) -> bool:
-    return (
-        (wanted.statuses is None or meta.status in wanted.statuses)
-        and (wanted.name is None or meta.name == wanted.name)
-        and set(wanted.tags) <= set(meta.tags)
-    )
 
 
 def get_lease(connection: apsw.Connection, run_id: str, now: int) -> LeaseInfo | None:
@@ -173,7 +169,7 @@ def list_run_ids(connection: apsw.Connection, after_run_id: str | None, limit: i
             found.update(cast("str", run_id) for (run_id,) in rows)
     finally:
         connection.execute("COMMIT")
-    return sorted(found, key=lambda run_id: run_id.encode("utf-8"))[:limit]
+    return sorted(found)[:limit]
 
 
 def get_blob(connection: apsw.Connection, ref: str) -> bytes | None:

@@ -3,7 +3,7 @@
 The five tables are common property: a store in another language may have the same file open,
 so nothing here may change them. What this distribution needs beyond them is named
 ``rulvar_...``: two indexes on ``meta`` (every writer's SQLite maintains them) and the table
-``rulvar_barrier``, made only when a disk has reported an error (see `rulvar.stores.sqlite.commits`).
+``rulvar_barrier``, made only when a disk has reported an error (see `commits`).
 
 Parameters are numbered alike everywhere: ``?1`` the run, ``?2`` the owner, ``?3`` the epoch,
 ``?4`` now in Unix milliseconds; what a statement needs besides starts at ``?5``.
@@ -13,6 +13,9 @@ says, or every append reads every payload of its run. A test asserts the plans.
 """
 
 from __future__ import annotations
+
+# Statements are put together from constants of this page alone.
+# ruff: noqa: S608
 
 __all__ = ["COLUMNS", "OBJECTS"]
 
@@ -88,10 +91,7 @@ JUDGE = (
 
 TAIL = f"SELECT max({SEQ}) FROM entries WHERE run_id = ?1"
 
-APPEND = (
-    "INSERT INTO entries (run_id, payload) SELECT ?1, ?2 "
-    f"WHERE ?3 > coalesce(({TAIL}), -1)"
-)
+APPEND = f"INSERT INTO entries (run_id, payload) SELECT ?1, ?2 WHERE ?3 > coalesce(({TAIL}), -1)"
 APPEND_FENCED = (
     "INSERT INTO entries (run_id, payload) SELECT ?1, ?5 "
     f"WHERE {LIVE} AND ?6 > coalesce(({TAIL}), -1)"
@@ -138,9 +138,7 @@ _SOMEBODY = (
 )
 _RAISE = "ON CONFLICT (run_id) DO UPDATE SET epoch = excluded.epoch"
 NEXT_EPOCH = f"SELECT {_NEXT}"
-ACQUIRE = (
-    f"INSERT INTO epochs (run_id, epoch) SELECT ?1, ?3 WHERE NOT {_SOMEBODY} {_RAISE}"
-)
+ACQUIRE = f"INSERT INTO epochs (run_id, epoch) SELECT ?1, ?3 WHERE NOT {_SOMEBODY} {_RAISE}"
 SEIZE = f"INSERT INTO epochs (run_id, epoch) SELECT ?1, ?3 WHERE true {_RAISE}"
 REVIVE = (
     "UPDATE epochs SET epoch = ?5 WHERE run_id = ?1 AND epoch = ?3 AND EXISTS (SELECT 1 "
@@ -153,15 +151,17 @@ GRANT = (
     "expires_at = excluded.expires_at"
 )
 RAISE_EPOCH = (
-    "INSERT INTO epochs (run_id, epoch) VALUES (?1, ?3) ON CONFLICT (run_id) DO UPDATE SET "
-    "epoch = max(epoch, excluded.epoch)"
+    "INSERT INTO epochs (run_id, epoch) SELECT ?1, ?3 WHERE ?3 > 0 "
+    "ON CONFLICT (run_id) DO UPDATE SET epoch = max(epoch, excluded.epoch)"
 )
 END_LEASE = "DELETE FROM leases WHERE run_id = ?1"
 
 BARRIER = (
     "CREATE TABLE IF NOT EXISTS rulvar_barrier (id INTEGER PRIMARY KEY, passed INTEGER NOT NULL)",
-    "INSERT INTO rulvar_barrier (id, passed) VALUES (1, 1) "
-    "ON CONFLICT (id) DO UPDATE SET passed = passed + 1",
+    (
+        "INSERT INTO rulvar_barrier (id, passed) VALUES (1, 1) "
+        "ON CONFLICT (id) DO UPDATE SET passed = passed + 1"
+    ),
 )
 
 # --- reads -------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ LIST_LEASES = f"{_LEASE_ROW} WHERE held.run_id > ?1 ORDER BY held.run_id LIMIT ?
 def _distinct(table: str) -> str:
     """Return a walk over a table's run ids that jumps from one to the next in the index."""
     return (
-        f"WITH RECURSIVE run (id) AS (SELECT min(run_id) FROM {table} WHERE run_id > ?1 "  # noqa: S608 - a constant of ours
+        f"WITH RECURSIVE run (id) AS (SELECT min(run_id) FROM {table} WHERE run_id > ?1 "
         f"UNION ALL SELECT (SELECT min(run_id) FROM {table} WHERE run_id > run.id) "
         "FROM run WHERE run.id IS NOT NULL) "
         "SELECT id FROM run WHERE id IS NOT NULL LIMIT ?2"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Self
 
 from rulvar.core.checks import (
+    check_after_seq,
     check_epoch,
     check_filter,
     check_lease,
@@ -13,14 +14,13 @@ from rulvar.core.checks import (
     check_owner,
     check_record,
     check_run_id,
-    check_seq,
     check_ttl_ms,
 )
-from rulvar.core.clock import Clock, SystemClock
+from rulvar.core.clock import SystemClock
 from rulvar.core.errors import ConfigError
 from rulvar.stores.sqlite import mutations, reads
 from rulvar.stores.sqlite.commits import Job
-from rulvar.stores.sqlite.connection import Durability, Settings, require_sqlite, resolve
+from rulvar.stores.sqlite.connection import Settings, require_sqlite, resolve
 from rulvar.stores.sqlite.database import Database
 from rulvar.stores.sqlite.fence import refuse_foreign
 from rulvar.stores.sqlite.twin import SqliteTranscripts
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from rulvar.core.clock import Clock
     from rulvar.core.records import JournalRecord, Lease, LeaseInfo, RunFilter, RunMeta
+    from rulvar.stores.sqlite.connection import Durability
 
 __all__ = ["SqliteStore"]
 
@@ -151,9 +153,7 @@ class SqliteStore:
         seq, text = record.seq, payload.decode("utf-8")
         database.write(
             Job(
-                lambda connection, now: mutations.append(
-                    connection, now, run_id, seq, text, lease
-                ),
+                lambda tx: mutations.append(tx, run_id, seq, text, lease),
                 run_id=run_id,
                 size=len(payload),
             )
@@ -174,8 +174,7 @@ class SqliteStore:
         Raises: `StoreCorruptError` when one of them cannot be decoded.
         """
         check_run_id(run_id)
-        if after_seq != -1:
-            check_seq(after_seq)
+        check_after_seq(after_seq)
         check_limit(limit)
         self._database.enter()
         return self._database.read(
@@ -195,7 +194,7 @@ class SqliteStore:
         refuse_foreign(run_id, lease)
         self._database.write(
             Job(
-                lambda connection, now: mutations.put_meta(connection, now, run_id, text, lease),
+                lambda tx: mutations.put_meta(tx, run_id, text, lease),
                 run_id=run_id,
                 size=len(text),
             )
@@ -254,9 +253,7 @@ class SqliteStore:
         refuse_foreign(run_id, lease)
         self._database.write(
             Job(
-                lambda connection, now: mutations.delete_run(
-                    connection, now, run_id, lease, blobs=blobs
-                ),
+                lambda tx: mutations.delete_run(tx, run_id, lease, blobs=blobs),
                 run_id=run_id,
             )
         )
@@ -274,7 +271,7 @@ class SqliteStore:
         ttl_ms = self.lease_ttl_ms
         return self._database.write(
             Job(
-                lambda connection, now: mutations.acquire(connection, now, run_id, owner, ttl_ms),
+                lambda tx: mutations.acquire(tx, run_id, owner, ttl_ms),
                 run_id=run_id,
                 grants=True,
             )
@@ -290,7 +287,7 @@ class SqliteStore:
         ttl_ms = self.lease_ttl_ms
         self._database.write(
             Job(
-                lambda connection, now: mutations.renew(connection, now, lease, ttl_ms),
+                lambda tx: mutations.renew(tx, lease, ttl_ms),
                 run_id=lease.run_id,
                 urgent=True,
             )
@@ -305,7 +302,7 @@ class SqliteStore:
         self._database.enter()
         self._database.write(
             Job(
-                lambda connection, now: mutations.release(connection, now, lease),
+                lambda tx: mutations.release(tx, lease),
                 run_id=lease.run_id,
                 urgent=True,
             )
@@ -322,7 +319,7 @@ class SqliteStore:
         ttl_ms = self.lease_ttl_ms
         return self._database.write(
             Job(
-                lambda connection, now: mutations.revive(connection, now, lease, ttl_ms),
+                lambda tx: mutations.revive(tx, lease, ttl_ms),
                 run_id=lease.run_id,
                 urgent=True,
                 grants=True,
@@ -340,7 +337,7 @@ class SqliteStore:
         ttl_ms = self.lease_ttl_ms
         return self._database.write(
             Job(
-                lambda connection, now: mutations.seize(connection, now, run_id, owner, ttl_ms),
+                lambda tx: mutations.seize(tx, run_id, owner, ttl_ms),
                 run_id=run_id,
                 grants=True,
             )
@@ -356,7 +353,7 @@ class SqliteStore:
         self._database.enter()
         self._database.write(
             Job(
-                lambda connection, _now: mutations.raise_epoch(connection, run_id, at_least),
+                lambda tx: mutations.raise_epoch(tx, run_id, at_least),
                 run_id=run_id,
                 grants=True,
             )

@@ -57,9 +57,7 @@ class SqliteTranscripts:
         refuse_foreign(run_id, lease)
         self._database.write(
             Job(
-                lambda connection, now: mutations.put_blob(
-                    connection, now, run_id, ref, blob, lease
-                ),
+                lambda tx: mutations.put_blob(tx, run_id, ref, blob, lease),
                 run_id=run_id,
                 size=len(blob),
             )
@@ -98,7 +96,7 @@ class SqliteTranscripts:
         refuse_foreign(run_id, lease)
         self._database.write(
             Job(
-                lambda connection, now: mutations.delete_blob(connection, now, run_id, ref, lease),
+                lambda tx: mutations.delete_blob(tx, run_id, ref, lease),
                 run_id=run_id,
             )
         )
