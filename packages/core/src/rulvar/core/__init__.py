@@ -1,1 +1,260 @@
-"""Rulvar core: the engine, the store contract and the plugin registry."""
+"""Durable runs with fenced ownership: the front door of ``rulvar-core``.
+
+Reading order for a newcomer:
+
+1. `rulvar.core.records`: the values that cross the store contract;
+2. `rulvar.core.spi`: what a store promises, method by method;
+3. `rulvar.core.testing.reference`: the whole contract in the simplest code;
+4. `rulvar.core.engine`: how a run survives its worker;
+5. any store.
+
+What applications use comes first: `open_stores`, `assert_fenced_writes`, `workflow`,
+`Engine`, `Worker`. Store authors need the protocols, `check_record` and its kin,
+`hookimpl` and `StoreURL`. Everything here is public; a name with a leading underscore, here
+or in a module's name, is not.
+
+The engine and the plugin machinery are imported at their first use, so that a store or a
+start-up check that needs neither pays for neither.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rulvar.core.capabilities import (
+    busy_timeout_ms_of,
+    declares_fenced_writes,
+    fencing_domain_of,
+    has_blob_info,
+    has_close,
+    has_epoch_floor,
+    has_fenced_journal,
+    has_fenced_transcripts,
+    has_journal_tail,
+    has_lease_admin,
+    has_lease_revival,
+    has_leases,
+    has_meta_lookup,
+    has_run_inventory,
+    has_whole_run_delete,
+    lease_ttl_ms_of,
+)
+from rulvar.core.checks import (
+    check_after_seq,
+    check_blob,
+    check_epoch,
+    check_filter,
+    check_lease,
+    check_limit,
+    check_meta,
+    check_owner,
+    check_record,
+    check_ref,
+    check_run_id,
+    check_seq,
+    check_ttl_ms,
+    run_of_ref,
+)
+from rulvar.core.clock import Clock, SystemClock
+from rulvar.core.errors import (
+    ConfigError,
+    InvalidResolutionError,
+    JournalCompatibilityError,
+    JournalOrderViolation,
+    LeaseHeldError,
+    NonDeterminismError,
+    OutcomeUnknownError,
+    PluginError,
+    RefusalReason,
+    RulvarError,
+    RunCancelledError,
+    RunError,
+    RunFailedError,
+    SettlementError,
+    StepFailedError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreCorruptError,
+    StoreError,
+    StoreForkedError,
+    StoreFullError,
+    StoreInUseError,
+    SupersededError,
+)
+from rulvar.core.fencing import (
+    FencingReport,
+    assert_fenced_writes,
+    assertFencedWrites,
+    has_fenced_writes,
+    hasFencedWrites,
+    probe_fencing,
+)
+from rulvar.core.filters import matches
+from rulvar.core.ids import IdSource, SystemIds
+from rulvar.core.memory import (
+    EphemeralStoreWarning,
+    MemoryJournalStore,
+    MemoryStores,
+    MemoryTranscriptStore,
+)
+from rulvar.core.records import (
+    RUN_STATUSES,
+    TERMINAL_STATUSES,
+    BlobStat,
+    JournalRecord,
+    JsonMembers,
+    Lease,
+    LeaseInfo,
+    RunFilter,
+    RunMeta,
+    RunStatus,
+)
+from rulvar.core.spi import (
+    BlobInfo,
+    Closable,
+    EpochFloor,
+    FencedJournalStore,
+    FencedTranscriptStore,
+    JournalStore,
+    JournalTail,
+    LeasableStore,
+    LeaseAdmin,
+    LeaseRevival,
+    MetaLookup,
+    RunInventory,
+    TranscriptStore,
+    WholeRunDelete,
+)
+from rulvar.core.stores import FencedStores, StorePair, Stores
+from rulvar.core.urls import StoreOptions, StoreURL
+from rulvar.core.wire import format_time, parse_time
+
+if TYPE_CHECKING:
+    from rulvar.core.hookspecs import hookimpl
+    from rulvar.core.plugins import installed_stores, open_stores
+else:
+    # Name to module, imported at first use. Hidden from type checkers: a visible module
+    # __getattr__ would make every misspelt name an object instead of an error.
+    _LAZY = {
+        "hookimpl": "rulvar.core.hookspecs",
+        "installed_stores": "rulvar.core.plugins",
+        "open_stores": "rulvar.core.plugins",
+    }
+
+    def __getattr__(name: str) -> object:
+        if name in _LAZY:
+            from importlib import import_module  # noqa: PLC0415 - only for these
+
+            found = globals()[name] = getattr(import_module(_LAZY[name]), name)
+            return found
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_LAZY})
+
+
+__all__ = [
+    "RUN_STATUSES",
+    "TERMINAL_STATUSES",
+    "BlobInfo",
+    "BlobStat",
+    "Clock",
+    "Closable",
+    "ConfigError",
+    "EphemeralStoreWarning",
+    "EpochFloor",
+    "FencedJournalStore",
+    "FencedStores",
+    "FencedTranscriptStore",
+    "FencingReport",
+    "IdSource",
+    "InvalidResolutionError",
+    "JournalCompatibilityError",
+    "JournalOrderViolation",
+    "JournalRecord",
+    "JournalStore",
+    "JournalTail",
+    "JsonMembers",
+    "LeasableStore",
+    "Lease",
+    "LeaseAdmin",
+    "LeaseHeldError",
+    "LeaseInfo",
+    "LeaseRevival",
+    "MemoryJournalStore",
+    "MemoryStores",
+    "MemoryTranscriptStore",
+    "MetaLookup",
+    "NonDeterminismError",
+    "OutcomeUnknownError",
+    "PluginError",
+    "RefusalReason",
+    "RulvarError",
+    "RunCancelledError",
+    "RunError",
+    "RunFailedError",
+    "RunFilter",
+    "RunInventory",
+    "RunMeta",
+    "RunStatus",
+    "SettlementError",
+    "StepFailedError",
+    "StoreBusyError",
+    "StoreClosedError",
+    "StoreCorruptError",
+    "StoreError",
+    "StoreForkedError",
+    "StoreFullError",
+    "StoreInUseError",
+    "StoreOptions",
+    "StorePair",
+    "StoreURL",
+    "Stores",
+    "SupersededError",
+    "SystemClock",
+    "SystemIds",
+    "TranscriptStore",
+    "WholeRunDelete",
+    "assertFencedWrites",
+    "assert_fenced_writes",
+    "busy_timeout_ms_of",
+    "check_after_seq",
+    "check_blob",
+    "check_epoch",
+    "check_filter",
+    "check_lease",
+    "check_limit",
+    "check_meta",
+    "check_owner",
+    "check_record",
+    "check_ref",
+    "check_run_id",
+    "check_seq",
+    "check_ttl_ms",
+    "declares_fenced_writes",
+    "fencing_domain_of",
+    "format_time",
+    "hasFencedWrites",
+    "has_blob_info",
+    "has_close",
+    "has_epoch_floor",
+    "has_fenced_journal",
+    "has_fenced_transcripts",
+    "has_fenced_writes",
+    "has_journal_tail",
+    "has_lease_admin",
+    "has_lease_revival",
+    "has_leases",
+    "has_meta_lookup",
+    "has_run_inventory",
+    "has_whole_run_delete",
+    "hookimpl",
+    "installed_stores",
+    "lease_ttl_ms_of",
+    "matches",
+    "open_stores",
+    "parse_time",
+    "probe_fencing",
+    "run_of_ref",
+]

@@ -119,7 +119,10 @@ def check_call_name(name: object, /) -> str:
 
     Raises `ConfigError`.
     """
-    return _check_name("the name of a call", name)
+    text = _check_name("the name of a call", name)
+    if text.startswith("$"):
+        _refuse(f"the name of a call must not begin with '$': {_shown(text)}; those are ours")
+    return text
 
 
 def run_of_ref(ref: str, /) -> str:

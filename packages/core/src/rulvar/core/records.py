@@ -6,9 +6,12 @@ store, not when it is built: a lease may be forged, and a store must refuse it t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = [
     "RUN_STATUSES",

@@ -180,7 +180,7 @@ class JournalTail(Protocol):
     """Reading what came after a known seq."""
 
     def load_after(self, run_id: str, after_seq: int, limit: int, /) -> Sequence[JournalRecord]:
-        """Return at most ``limit`` records whose seq is above ``after_seq`` (-1: from the start)."""
+        """Return at most ``limit`` records whose seq is above ``after_seq`` (-1: all)."""
         ...
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["MAX_INTEGER", "check_value", "content_hash", "normalize"]
 
 MAX_INTEGER = 2**53 - 1
+MAX_VALUE_BYTES = 15 * 1024 * 1024
+"""How large a value may be as JSON: what an entry adds stays within the payload's 16 MiB."""
+
 MAX_VALUE_DEPTH = 180
 """How deep a value may nest: what an entry wraps around it stays within the payload's 200."""
 
@@ -33,7 +36,7 @@ def check_value(value: object, *, path: str = "$") -> None:
     _check(value, path, 0)
 
 
-def _check(value: object, path: str, depth: int) -> None:
+def _check(value: object, path: str, depth: int) -> None:  # noqa: C901 - one branch a type
     if value is None or value is True or value is False:
         return
     if isinstance(value, str):
@@ -93,7 +96,12 @@ def normalize(value: object, *, path: str = "$") -> object:
     Raises `ConfigError` as `check_value` does.
     """
     check_value(value, path=path)
-    return parse_value(json_text(value))
+    text = json_text(value)
+    if len(text) > MAX_VALUE_BYTES // 4 and len(text.encode("utf-8")) > MAX_VALUE_BYTES:
+        _refuse(
+            path, f"a value of over {MAX_VALUE_BYTES} bytes of JSON", "keep it in a blob or file"
+        )
+    return parse_value(text)
 
 
 def content_hash(value: object) -> str:

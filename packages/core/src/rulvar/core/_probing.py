@@ -1,0 +1,449 @@
+"""How `probe_fencing` finds out: it plays both the stalled worker and its successor.
+
+Each *stage* takes a tenure of a throw-away run, writes under it, lets it die in one of the
+ways that a lease dies, and offers the dead lease to every mutation. Refused means that the
+store raised `LeaseHeldError` and that what can be read of the run is what it was before.
+The run ids are few and fixed, so that a crashed probe leaves nothing that the next one does
+not clear; a probe skips a run id that another holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from rulvar.core.capabilities import (
+    has_fenced_journal,
+    has_fenced_transcripts,
+    has_lease_admin,
+    has_leases,
+    has_meta_lookup,
+    has_whole_run_delete,
+)
+from rulvar.core.clock import SystemClock
+from rulvar.core.errors import (
+    ConfigError,
+    JournalOrderViolation,
+    LeaseHeldError,
+    StoreBusyError,
+    StoreError,
+)
+from rulvar.core.ids import SystemIds
+from rulvar.core.records import JournalRecord, Lease, RunFilter, RunMeta
+from rulvar.core.wire import format_time, json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rulvar.core.clock import Clock
+    from rulvar.core.ids import IdSource
+    from rulvar.core.spi import LeasableStore, TranscriptStore
+    from rulvar.core.stores import StorePair
+
+__all__ = [
+    "FencingReport",
+    "ProbeFinding",
+    "ProbeLease",
+    "ProbeOutcome",
+    "ProbeSurface",
+    "probe_fencing",
+]
+
+ProbeSurface = Literal[
+    "append",
+    "put_meta",
+    "blob put",
+    "blob delete",
+    "renew",
+    "release",
+    "delete",
+    "delete_whole_run",
+    "acquire",
+]
+"""A mutation of the pair."""
+
+ProbeLease = Literal[
+    "live", "superseded", "released", "foreign-run", "forged owner", "forged epoch"
+]
+"""The lease that was offered; only ``live`` may let a mutation land."""
+
+ProbeOutcome = Literal["refused", "landed", "failed", "undeclared"]
+"""``refused``     `LeaseHeldError`, and nothing changed
+``landed``      the store returned, or something changed
+``failed``      something else was raised
+``undeclared``  the store does not declare that this mutation takes a lease
+"""
+
+_POOL = 8
+_PROBE_NAME = "rulvar-probe"
+_DEAD: tuple[ProbeLease, ...] = get_args(ProbeLease)[1:]
+_SEEDS: tuple[ProbeSurface, ...] = ("append", "put_meta", "blob put")
+_ORDER: tuple[ProbeSurface, ...] = (
+    *_SEEDS,
+    "blob delete",
+    "renew",
+    "release",
+    "delete",
+    "delete_whole_run",
+)
+_FENCED_SURFACES: frozenset[ProbeSurface] = frozenset(
+    {"append", "put_meta", "blob put", "blob delete", "renew", "release", "delete"}
+)
+_LOST = frozenset({"expired", "superseded", "released"})
+"""Why a lease that the probe was granted may be dead without any fault of the store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeFinding:
+    """What one mutation under one lease did, and what the fence owes."""
+
+    surface: ProbeSurface
+    lease: ProbeLease
+    outcome: ProbeOutcome
+    expected: ProbeOutcome
+    detail: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the store did what the fence owes."""
+        return self.outcome == self.expected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FencingReport:
+    """What `probe_fencing` saw: a finding for each mutation under each lease."""
+
+    run_id: str
+    findings: tuple[ProbeFinding, ...]
+
+    @property
+    def fenced(self) -> bool:
+        """Whether every mutation of both stores kept the fence."""
+        return bool(self.findings) and not self.problems
+
+    @property
+    def problems(self) -> tuple[ProbeFinding, ...]:
+        """The findings that break the fence."""
+        return tuple(finding for finding in self.findings if not finding.ok)
+
+    @property
+    def surfaces(self) -> Mapping[ProbeSurface, ProbeOutcome]:
+        """Each mutation with its worst outcome under a dead lease."""
+        worst: dict[ProbeSurface, ProbeOutcome] = {}
+        for finding in self.findings:
+            if finding.lease != "live" and worst.get(finding.surface, "refused") == "refused":
+                worst[finding.surface] = finding.outcome
+        return worst
+
+
+def probe_fencing(
+    stores: StorePair, /, *, clock: Clock | None = None, ids: IdSource | None = None
+) -> FencingReport:
+    """Find out by trying whether this database refuses every mutation of a dead lease.
+
+    Runs on throw-away runs named ``rulvar-probe-0`` to ``rulvar-probe-7`` (and each one's
+    ``...-other``), whose rows no worker sweeps, and leaves nothing behind but their
+    tombstones. ``clock`` and ``ids`` give the time and the tokens that it writes.
+
+    Raises `ConfigError` when the journal store grants no leases, `StoreBusyError` when other
+    probes hold every run of the pool or the leases end too soon to tell, and what the store
+    raises when it cannot answer. Keeps design section 4.
+    """
+    journal = stores.journal
+    if not has_leases(journal):
+        kind = f"{type(journal).__module__}.{type(journal).__qualname__}"
+        message = f"the journal store {kind} grants no leases, so there is no fence to probe"
+        raise ConfigError(message)
+    owner = f"{_PROBE_NAME}:{(ids if ids is not None else SystemIds()).token()}"
+    now = format_time((clock if clock is not None else SystemClock()).now_ms())
+    pool = [
+        _Probe(journal, stores.transcripts, f"{_PROBE_NAME}-{number}", owner, now)
+        for number in range(_POOL)
+    ]
+    for probe in pool:
+        try:
+            report = probe.run()
+        except _TakenError:
+            continue
+        for crashed in pool:
+            crashed.clear()
+        return report
+    message = f"other probes hold {_PROBE_NAME}-0 to {_PROBE_NAME}-{_POOL - 1}: try again later"
+    raise StoreBusyError(message)
+
+
+class _TakenError(Exception):
+    """Somebody else holds this run id."""
+
+
+class _StuckError(Exception):
+    """The store keeps the probe from going on; a finding says how."""
+
+
+class _Probe:
+    """One throw-away run, its live lease, and what was found on it."""
+
+    def __init__(
+        self,
+        journal: LeasableStore,
+        transcripts: TranscriptStore,
+        run_id: str,
+        owner: str,
+        now: str,
+    ) -> None:
+        self._journal = journal
+        self._transcripts = transcripts
+        self._run_id = run_id
+        self._other = f"{run_id}-other"
+        self._owner = owner
+        self._now = now
+        self._live: Lease | None = None
+        self._highest = -1
+        self._writes = 0
+        self._findings: dict[tuple[ProbeSurface, ProbeLease], ProbeFinding] = {}
+
+    def run(self) -> FencingReport:
+        """Try everything; clear the run, whatever happened. Raises `_TakenError`."""
+        self._take()
+        try:
+            for surface in _FENCED_SURFACES - self._surfaces():
+                self._note(surface, "superseded", "undeclared", "it takes no lease")
+            self._try_live()
+            for kind in _DEAD:
+                self._try_dead(kind)
+        except _StuckError:
+            pass  # it is among the findings
+        finally:
+            self.clear()
+        return FencingReport(run_id=self._run_id, findings=tuple(self._findings.values()))
+
+    # --- tenures ----------------------------------------------------------------------------
+
+    def _take(self) -> Lease:
+        """Begin a tenure, ending the probe's own earlier one."""
+        before, self._live = self._live, None
+        if before is not None and has_lease_admin(self._journal):
+            lease = self._journal.seize(self._run_id, self._owner)
+        else:
+            if before is not None:
+                self._release(before)
+            lease = self._acquire()
+        self._live = lease
+        if lease.epoch <= self._highest:
+            self._note("acquire", "live", "failed", f"epoch {lease.epoch} was granted before")
+            raise _StuckError
+        self._highest = lease.epoch
+        return lease
+
+    def _acquire(self) -> Lease:
+        try:
+            return self._journal.acquire(self._run_id, self._owner)
+        except LeaseHeldError as error:
+            if error.holder != self._owner:
+                raise _TakenError from error
+            self._note("release", "live", "failed", "the lease outlived its release")
+            raise _StuckError from error
+
+    def _release(self, lease: Lease) -> None:
+        try:
+            self._journal.release(lease)
+        except LeaseHeldError as error:
+            if error.reason not in _LOST:
+                self._note("release", "live", "refused", error.reason)
+
+    def _die(self, kind: ProbeLease) -> Lease:
+        """Return a dead lease of that kind, with fresh state under a live one beside it."""
+        lease = self._take()
+        self._seed(lease)
+        if kind == "superseded":
+            self._take()
+        elif kind == "released":
+            self._release(lease)
+            self._live = None
+        elif kind == "forged owner":
+            return Lease(run_id=lease.run_id, owner=f"{_PROBE_NAME}:nobody", epoch=lease.epoch)
+        elif kind == "forged epoch":
+            return Lease(run_id=lease.run_id, owner=lease.owner, epoch=lease.epoch + 1)
+        return lease
+
+    # --- trying -----------------------------------------------------------------------------
+
+    def _surfaces(self) -> set[ProbeSurface]:
+        """Return the mutations that take a lease, by what the stores declare."""
+        found: set[ProbeSurface] = {"append", "renew", "release"}
+        if has_fenced_journal(self._journal):
+            found |= {"put_meta", "delete"}
+            if has_whole_run_delete(self._journal):
+                found.add("delete_whole_run")
+        if has_fenced_transcripts(self._transcripts):
+            found |= {"blob put", "blob delete"}
+        return found
+
+    def _seed(self, lease: Lease) -> None:
+        """Write an entry, a row and a blob, so that there is something to change."""
+        for surface in _SEEDS:
+            if surface in self._surfaces():
+                self._attempt(surface, "live", self._run_id, lease)
+
+    def _try_live(self) -> None:
+        lease = self._take()
+        self._seed(lease)
+        self._attempt("renew", "live", self._run_id, lease)
+        self._attempt("acquire", "live", self._run_id, lease)
+
+    def _try_dead(self, kind: ProbeLease) -> None:
+        target = self._other if kind == "foreign-run" else self._run_id
+        # These two name no run but the lease's own.
+        skipped = {"renew", "release"} if kind == "foreign-run" else set()
+        dead = self._die(kind)
+        for surface in _ORDER:
+            if surface in self._surfaces() - skipped and not self._attempt(
+                surface, kind, target, dead
+            ):
+                # It may have ended the successor's tenure, or changed what the next one tries.
+                dead = self._die(kind)
+
+    def _attempt(self, surface: ProbeSurface, kind: ProbeLease, run_id: str, lease: Lease) -> bool:
+        before = self._observe()
+        try:
+            self._call(surface, run_id, lease)
+        except LeaseHeldError as error:
+            if kind == "live" and surface != "acquire" and not self._is_live(lease):
+                raise self._too_slow() from error
+            changed = self._observe() != before
+            outcome: ProbeOutcome = "landed" if changed else "refused"
+            detail = f"{error.reason}, yet the run changed" if changed else error.reason
+        except JournalOrderViolation as error:
+            outcome, detail = "failed", f"the fence was not asked: {error}"
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - it is what the report says
+            outcome, detail = "failed", f"{type(error).__name__}: {error}"
+        else:
+            outcome, detail = "landed", ""
+            if surface in _SEEDS and self._observe() == before:
+                outcome, detail = "failed", "returned, but nothing changed"
+        return self._note(surface, kind, outcome, detail)
+
+    def _is_live(self, lease: Lease) -> bool:
+        """Whether the journal store itself still takes the lease for live."""
+        try:
+            self._journal.renew(lease)
+        except LeaseHeldError:
+            return False
+        return True
+
+    def _too_slow(self) -> StoreBusyError:
+        message = (
+            f"the lease on {self._run_id!r} was lost before the probe was done: probe again, "
+            "with a longer lease_ttl_ms"
+        )
+        return StoreBusyError(message, run_id=self._run_id)
+
+    def _note(
+        self, surface: ProbeSurface, kind: ProbeLease, outcome: ProbeOutcome, detail: str
+    ) -> bool:
+        expected: ProbeOutcome = "landed" if kind == "live" and surface != "acquire" else "refused"
+        finding = ProbeFinding(
+            surface=surface, lease=kind, outcome=outcome, expected=expected, detail=detail
+        )
+        known = self._findings.get((surface, kind))
+        if known is None or known.ok:
+            self._findings[surface, kind] = finding
+        return finding.ok
+
+    def _call(self, surface: ProbeSurface, run_id: str, lease: Lease) -> None:
+        journal, transcripts = self._journal, self._transcripts
+        self._writes += 1
+        if surface == "append":
+            tail = max((record.seq for record in journal.load(run_id)), default=-1)
+            entry = {"seq": tail + 1, "kind": _PROBE_NAME, "write": self._writes}
+            record = JournalRecord(seq=tail + 1, payload=json_text(entry).encode())
+            journal.append(run_id, record, lease=lease)
+        elif surface == "renew":
+            journal.renew(lease)
+        elif surface == "release":
+            journal.release(lease)
+        elif surface == "acquire":
+            journal.acquire(run_id, self._owner)
+        elif surface == "put_meta" and has_fenced_journal(journal):
+            journal.put_meta(self._row(run_id), lease=lease)
+        elif surface == "delete" and has_fenced_journal(journal):
+            journal.delete(run_id, lease=lease)
+        elif surface == "delete_whole_run" and has_whole_run_delete(journal):
+            journal.delete_whole_run(run_id, lease=lease)
+        elif surface == "blob put" and has_fenced_transcripts(transcripts):
+            transcripts.put(f"{run_id}/probe", f"{self._writes}".encode(), lease=lease)
+        elif surface == "blob delete" and has_fenced_transcripts(transcripts):
+            transcripts.delete(f"{run_id}/probe", lease=lease)
+
+    def _row(self, run_id: str) -> RunMeta:
+        # Terminal, so that no worker sweeps it; held, so that no retention takes it.
+        return RunMeta(
+            run_id=run_id,
+            status="cancelled",
+            updated_at=self._now,
+            name=_PROBE_NAME,
+            segments=self._writes,
+        )
+
+    # --- looking and clearing ---------------------------------------------------------------
+
+    def _observe(self) -> tuple[object, ...]:
+        """Return all that can be read of both run ids."""
+        return tuple(part for run_id in (self._run_id, self._other) for part in self._read(run_id))
+
+    def _read(self, run_id: str) -> tuple[object, ...]:
+        journal = self._journal
+        if has_meta_lookup(journal):
+            row = journal.get_meta(run_id)
+        else:
+            found = journal.list_runs(RunFilter(name=_PROBE_NAME))
+            row = next((meta for meta in found if meta.run_id == run_id), None)
+        refs = self._transcripts.list_refs(run_id)
+        blobs = tuple((ref, self._transcripts.get(ref)) for ref in refs)
+        lease = journal.get_lease(run_id) if has_lease_admin(journal) else None
+        return (tuple(journal.load(run_id)), row, blobs, lease)
+
+    def clear(self) -> None:
+        """Remove what stands under both run ids, unless somebody else holds them."""
+        if self._live is None and not any(self._observe()):
+            return
+        before = self._live
+        try:
+            lease = self._take()
+        except _TakenError:
+            return
+        except _StuckError:
+            if before is None:
+                return
+            lease = before
+        if any(self._read(self._other)):
+            try:
+                other = self._journal.acquire(self._other, self._owner)
+            except LeaseHeldError:
+                pass  # a crashed probe's lease: cleared by a probe after it has ended
+            else:
+                self._wipe(other)
+        self._wipe(lease)
+        self._live = None
+
+    def _wipe(self, lease: Lease) -> None:
+        for ref in self._transcripts.list_refs(lease.run_id):
+            self._delete_blob(ref, lease)
+        if has_fenced_journal(self._journal):
+            self._journal.delete(lease.run_id, lease=lease)
+        else:
+            self._journal.delete(lease.run_id)
+
+    def _delete_blob(self, ref: str, lease: Lease) -> None:
+        if has_fenced_transcripts(self._transcripts):
+            try:
+                self._transcripts.delete(ref, lease=lease)
+            except LeaseHeldError as error:
+                if not self._is_live(lease):
+                    raise self._too_slow() from error
+                # These blobs do not know the journal's leases, which a finding has said.
+            else:
+                return
+        self._transcripts.delete(ref)

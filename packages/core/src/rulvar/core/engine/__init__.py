@@ -1,0 +1,36 @@
+"""The engine: replays a body from its journal and performs what is new, under a lease.
+
+Read in this order: `replay` (what the journal says about the next call, no I/O), `context`
+(what a body calls), `segment` (one live execution), `driver` (acquire, boot, body, settle,
+release), `ownership` (who owns the run) and `door` (every mutation). `surfaces` is the only
+module that calls a mutating store method; `bridge` is where asyncio meets threads.
+"""
+
+from __future__ import annotations
+
+from rulvar.core.engine.context import Context
+from rulvar.core.engine.control import SegmentEnded
+from rulvar.core.engine.engine import Engine
+from rulvar.core.engine.events import Event
+from rulvar.core.engine.handle import RunHandle
+from rulvar.core.engine.outcome import Failure, RunOutcome, Suspension
+from rulvar.core.engine.retry import RetryPolicy
+from rulvar.core.engine.worker import Worker, WorkerReport, WorkerResult
+from rulvar.core.engine.workflow import Workflow, workflow
+
+__all__ = [
+    "Context",
+    "Engine",
+    "Event",
+    "Failure",
+    "RetryPolicy",
+    "RunHandle",
+    "RunOutcome",
+    "SegmentEnded",
+    "Suspension",
+    "Worker",
+    "WorkerReport",
+    "WorkerResult",
+    "Workflow",
+    "workflow",
+]

@@ -1,0 +1,298 @@
+"""How a segment begins: what it reads under its lease, and the first things it writes.
+
+Everything here runs in one bridge thread, before any of the body does. A refusal of any of
+its writes means that the segment never began: zero steps are executed (design section 7).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rulvar.core.engine.outcome import Failure, RunOutcome
+from rulvar.core.engine.replay import Replay
+from rulvar.core.errors import ConfigError, StoreCorruptError
+from rulvar.core.journal import (
+    HASH_VERSION,
+    HASH_WINDOW,
+    JournalEntry,
+    check_window,
+    last_settle,
+    read_journal,
+    run_start,
+)
+from rulvar.core.records import TERMINAL_STATUSES, RunMeta
+from rulvar.core.values import content_hash, normalize
+from rulvar.core.wire import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rulvar.core.engine.door import Door
+    from rulvar.core.engine.parts import Parts
+    from rulvar.core.engine.workflow import Workflow
+    from rulvar.core.journal import Settle, Start
+    from rulvar.core.records import JournalRecord
+
+__all__ = ["Booted", "Resume", "StartNew", "boot", "read_run"]
+
+SOURCE_NAME = "source"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartNew:
+    """A caller's wish to start a run, or to resume it when it is the same one."""
+
+    workflow: Workflow
+    args_provided: bool
+    args: object
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """A caller's wish to go on with a run that has begun."""
+
+    retry_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booted:
+    """A segment that has begun."""
+
+    workflow: Workflow
+    args_provided: bool
+    args: object
+    number: int
+    replay: Replay
+    last: Settle | None
+    resumed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """What a run's stores say, read under an authority."""
+
+    meta: RunMeta | None
+    records: Sequence[JournalRecord]
+    entries: list[JournalEntry]
+    start: Start | None
+    last: Settle | None
+
+
+def read_run(parts: Parts, door: Door) -> RunState:
+    """Read row and journal, arm the door with them, and check the hash version window.
+
+    What was read before an acquire decides nothing: when the lease was taken again
+    meanwhile, everything is read again. Raises `JournalCompatibilityError`,
+    `StoreCorruptError` and `SupersededError`.
+    """
+    while True:
+        authority = door.authority()
+        meta = parts.reads.meta(door.run_id)
+        records = parts.reads.load(door.run_id)
+        entries = read_journal(door.run_id, records)
+        start = run_start(entries)
+        door.arm(records, meta, start.genesis if start else None)
+        if door.authority() == authority:
+            break
+    check_window(door.run_id, entries)
+    return RunState(
+        meta=meta, records=records, entries=entries, start=start, last=last_settle(entries)
+    )
+
+
+def boot(parts: Parts, door: Door, wish: StartNew | Resume) -> Booted | RunOutcome:
+    """Begin a segment, or return the outcome of a run that is over.
+
+    Raises `ConfigError` when the wish does not fit the run, `SupersededError` when the first
+    write is refused, and what a store raises.
+    """
+    state = read_run(parts, door)
+    if state.start is None:
+        return _begin(parts, door, wish, state)
+    if isinstance(wish, StartNew):
+        _check_same(door.run_id, wish, state.start)
+    workflow = _workflow(parts, door.run_id, wish, state.start)
+    retry = isinstance(wish, Resume) and wish.retry_failed
+    last = state.last
+    over = last is not None and last.status in TERMINAL_STATUSES
+    if last is not None and over and not (retry and last.status == "error"):
+        return _over(parts, door, state, last)
+    workflow.check_args(provided=state.start.args_provided)
+    number = _segment_number(state)
+    base = state.meta or _row_from(state.start, door.run_id)
+    door.put_meta(
+        replace(
+            base,
+            status="running",
+            updated_at=format_time(parts.clock.now_ms()),
+            segments=number,
+            genesis=state.start.genesis,
+            wake_at=None,
+            hash_version_low=HASH_WINDOW[0],
+            hash_version_high=HASH_WINDOW[1],
+        )
+    )
+    return Booted(
+        workflow=workflow,
+        args_provided=state.start.args_provided,
+        args=state.start.args,
+        number=number,
+        replay=Replay.of(state.entries, retry_failed=retry),
+        last=last,
+        resumed=True,
+    )
+
+
+def _segment_number(state: RunState) -> int:
+    known = [0]
+    if state.meta is not None and state.meta.segments is not None:
+        known.append(state.meta.segments)
+    if state.last is not None and state.last.segment is not None:
+        known.append(state.last.segment)
+    return max(known) + 1
+
+
+def _check_same(run_id: str, wish: StartNew, start: Start) -> None:
+    if wish.workflow.name != start.workflow:
+        message = (
+            f"run {run_id!r} exists and is of workflow {start.workflow!r}, not "
+            f"{wish.workflow.name!r}: choose another run_id, or resume it as it is"
+        )
+        raise ConfigError(message)
+    mine = content_hash(wish.args) if wish.args_provided else None
+    if wish.args_provided != start.args_provided or mine != start.args_hash:
+        message = (
+            f"run {run_id!r} exists and was started with other arguments: choose another "
+            "run_id, or resume it as it is"
+        )
+        raise ConfigError(message)
+
+
+def _workflow(parts: Parts, run_id: str, wish: StartNew | Resume, start: Start) -> Workflow:
+    if isinstance(wish, StartNew):
+        return wish.workflow
+    found = parts.workflows.get(start.workflow)
+    if found is None:
+        known = ", ".join(sorted(parts.workflows)) or "none"
+        message = (
+            f"run {run_id!r} is of workflow {start.workflow!r}, which this engine does not have "
+            f"(it has: {known}): give it in Engine(workflows=[...])"
+        )
+        raise ConfigError(message)
+    return found
+
+
+def _begin(parts: Parts, door: Door, wish: StartNew | Resume, state: RunState) -> Booted:
+    """Start afresh: clear old blobs, keep the source, put the row, append ``run_start``."""
+    run_id = door.run_id
+    if state.records:
+        message = f"run {run_id!r}: its journal does not begin with a run_start: audit the run"
+        raise StoreCorruptError(message, run_id=run_id, position=0)
+    if isinstance(wish, Resume):
+        known = "never began: its row has no journal" if state.meta else "is not in this store"
+        message = f"run {run_id!r} {known}: start it with run(workflow, args, run_id=...)"
+        raise ConfigError(message)
+    workflow = wish.workflow
+    genesis = parts.ids.token()
+    source_ref = f"{run_id}/{SOURCE_NAME}"
+    for ref in parts.reads.refs(run_id):
+        door.delete_blob(ref)
+    door.put_blob(source_ref, workflow.source.encode("utf-8"))
+    args_hash = content_hash(wish.args) if wish.args_provided else None
+    now = format_time(parts.clock.now_ms())
+    door.knows_genesis(genesis)
+    number = (state.meta.segments or 0) + 1 if state.meta is not None else 1
+    door.put_meta(
+        RunMeta(
+            run_id=run_id,
+            status="running",
+            updated_at=now,
+            name=wish.name,
+            tags=wish.tags,
+            workflow_name=workflow.name,
+            workflow_hash=workflow.hash,
+            workflow_source_ref=source_ref,
+            segments=number,
+            genesis=genesis,
+            args_provided=wish.args_provided,
+            args_hash=args_hash,
+            hash_version_low=HASH_VERSION,
+            hash_version_high=HASH_VERSION,
+        )
+    )
+    facts: dict[str, object] = {
+        "decisionType": "run_start",
+        "workflow": workflow.name,
+        "workflowHash": workflow.hash,
+        "workflowSourceRef": source_ref,
+        "genesis": genesis,
+        "argsProvided": wish.args_provided,
+    }
+    if wish.args_provided:
+        facts |= {"args": wish.args, "argsHash": args_hash}
+    entry = door.append(
+        JournalEntry(
+            seq=0,
+            kind="decision",
+            status="ok",
+            value=facts,
+            started_at=now,
+            ended_at=now,
+        )
+    )
+    return Booted(
+        workflow=workflow,
+        args_provided=wish.args_provided,
+        args=normalize(wish.args),
+        number=number,
+        replay=Replay.of([entry]),
+        last=None,
+        resumed=False,
+    )
+
+
+def _row_from(start: Start, run_id: str) -> RunMeta:
+    """Return the row that a journal's beginning supports, for a run whose row is gone."""
+    return RunMeta(
+        run_id=run_id,
+        status="running",
+        updated_at=start.started_at or "",
+        workflow_name=start.workflow,
+        workflow_hash=start.workflow_hash,
+        workflow_source_ref=f"{run_id}/{SOURCE_NAME}",
+        genesis=start.genesis,
+        args_provided=start.args_provided,
+        args_hash=start.args_hash,
+        hash_version_low=HASH_VERSION,
+        hash_version_high=HASH_VERSION,
+    )
+
+
+def _over(parts: Parts, door: Door, state: RunState, last: Settle) -> RunOutcome:
+    """Return a terminal outcome; repair the row only when it lags behind the journal."""
+    meta = state.meta
+    if meta is None or meta.status != last.status:
+        base = meta or (_row_from(state.start, door.run_id) if state.start else None)
+        if base is not None:
+            settled_at = last.settled_at or format_time(parts.clock.now_ms())
+            segments = max(base.segments or 0, last.segment or 0) or None
+            door.put_meta(
+                replace(
+                    base,
+                    status=last.status,
+                    updated_at=settled_at,
+                    segments=segments,
+                    wake_at=None,
+                )
+            )
+    return RunOutcome(
+        run_id=door.run_id,
+        status=last.status,
+        value=last.value,
+        error=Failure.from_json(last.error) if last.error is not None else None,
+        segment=last.segment or 0,
+        epoch=door.epoch,
+    )

@@ -1,0 +1,287 @@
+"""The one door: every mutation of a segment goes through here, under the segment's lease.
+
+The door runs in bridge threads; it is called from wherever the body, the settle or a call
+from inside the run comes from. It keeps these rules (design sections 5 and 7):
+
+- Records of one run are appended in seq order, never side by side: one lock, and the seq is
+  taken under it.
+- Each attempt asks the ownership for the present lease. A refusal goes back to it; only
+  what it lets pass is tried again, with the same seq, under the new lease.
+- Busy is tried again until the lease runs out. After an unknown outcome the tail is read:
+  equal bytes at that seq mean that it landed. Any other failed append latches the door: no
+  later append, no settle; that error is the segment's result.
+- Once sealed, by the settle or by the segment's end, it lets nothing through.
+
+It also knows what the journal holds, so that a lease that was taken again can be checked
+against it: number of records, last bytes, genesis, and the row's segments and status.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NoReturn
+
+from rulvar.core.engine.control import SegmentEnded
+from rulvar.core.engine.surfaces import UNLEASED
+from rulvar.core.errors import (
+    JournalCompatibilityError,
+    LeaseHeldError,
+    OutcomeUnknownError,
+    StoreBusyError,
+    StoreCorruptError,
+)
+from rulvar.core.journal import check_window, encode_entry, read_journal, run_start
+from rulvar.core.records import JournalRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rulvar.core.engine.ownership import Ownership
+    from rulvar.core.engine.surfaces import Authority, Reads, Surfaces
+    from rulvar.core.journal import JournalEntry
+    from rulvar.core.records import RunMeta
+
+__all__ = ["Door"]
+
+_PAUSE_SECONDS = 0.005
+"""Between two tries of a busy call: the store has waited for its own timeout already."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """How the journal ends, as far as this segment knows."""
+
+    records: int = 0
+    last_payload: bytes | None = None
+
+
+class Door:
+    """Every mutation of one segment."""
+
+    def __init__(self, surfaces: Surfaces, reads: Reads, run_id: str, ownership: Ownership) -> None:
+        self.run_id = run_id
+        self._surfaces = surfaces
+        self._reads = reads
+        self._ownership = ownership
+        self._tail = _Tail()
+        self._genesis: str | None = None
+        self._meta: RunMeta | None = None
+        self._next_seq = 0
+        self._appended = 0
+        self._in_doubt: bytes | None = None
+        self._meta_in_doubt: RunMeta | None = None
+        self._failure: BaseException | None = None
+        self._sealed: str | None = None
+        self._appending = threading.Lock()
+        self._row = threading.Lock()
+
+    # --- what is known ------------------------------------------------------------------
+
+    def arm(
+        self, records: Sequence[JournalRecord], meta: RunMeta | None, genesis: str | None
+    ) -> None:
+        """Learn what was read under the present lease."""
+        self._tail = _Tail(len(records), records[-1].payload if records else None)
+        self._genesis = genesis
+        self._meta = self._meta_in_doubt = meta
+        self._next_seq = records[-1].seq + 1 if records else 0
+
+    @property
+    def meta(self) -> RunMeta | None:
+        """The row as this segment last read or wrote it."""
+        return self._meta
+
+    @property
+    def appended(self) -> int:
+        """How many records this segment has appended."""
+        return self._appended
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The failed append that has latched the door, if one has."""
+        return self._failure
+
+    @property
+    def epoch(self) -> int | None:
+        """The present fencing token, as last known; never waits."""
+        return self._ownership.epoch
+
+    def authority(self) -> Authority:
+        """Return the present authority. Raises `SupersededError` once the run is lost."""
+        return self._ownership.authority()
+
+    def knows_genesis(self, genesis: str) -> None:
+        """Learn the token that a fresh start has minted, before it is written."""
+        self._genesis = genesis
+
+    def verify(self) -> bool:
+        """Whether the store holds what this segment knows, an append in doubt included.
+
+        Asked under a re-acquired lease, while `authority` waits: nothing new is begun. An
+        append that was under way has landed or has been refused; which one, the store tells.
+        """
+        records = self._reads.load(self.run_id)
+        # In this order: an append that has landed updates the tail before it leaves doubt.
+        in_doubt, tail = self._in_doubt, self._tail
+        last = records[-1].payload if records else None
+        known = len(records) == tail.records and last == tail.last_payload
+        landed = len(records) == tail.records + 1 and in_doubt is not None and last == in_doubt
+        if not known and not landed:
+            return False
+        try:
+            entries = read_journal(self.run_id, records)
+            check_window(self.run_id, entries)
+        except (StoreCorruptError, JournalCompatibilityError):
+            return False
+        start = run_start(entries)
+        if start is not None and start.genesis != self._genesis:
+            return False
+        row = self._reads.meta(self.run_id)
+        return _facts(row) in {_facts(self._meta_in_doubt), _facts(self._meta)}
+
+    # --- mutations ------------------------------------------------------------------------
+
+    def append(
+        self, draft: JournalEntry, *, claim: Callable[[], None] | None = None
+    ) -> JournalEntry:
+        """Append a draft under the next seq and the present epoch; return what was written.
+
+        ``claim`` is asked while no other append of this run is under way, and may raise to
+        leave the journal as it is. Raises `SupersededError` when the run is lost,
+        `SegmentEnded` once the door is sealed, and what the store raises, which latches.
+        """
+        with self._appending:
+            self._check_open()
+            if claim is not None:
+                claim()
+            try:
+                return self._append(draft)
+            except BaseException as error:
+                self._failure = error
+                raise
+            finally:
+                self._in_doubt = None
+
+    def _append(self, draft: JournalEntry) -> JournalEntry:
+        while True:
+            authority = self._ownership.authority()
+            epoch = None if authority is UNLEASED else authority.epoch
+            entry = replace(draft, seq=self._next_seq, epoch=epoch)
+            record = JournalRecord(seq=entry.seq, payload=encode_entry(entry))
+            self._in_doubt = record.payload
+            try:
+                self._surfaces.append(authority, self.run_id, record)
+            except LeaseHeldError as error:
+                self._ownership.refused(authority, error)
+                continue
+            except StoreBusyError:
+                if not self._ownership.time_left():
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+                continue
+            except OutcomeUnknownError:
+                if not self._landed(record):
+                    raise
+            self._tail = _Tail(self._tail.records + 1, record.payload)
+            self._next_seq = record.seq + 1
+            self._appended += 1
+            return entry
+
+    def _landed(self, record: JournalRecord) -> bool:
+        records = self._reads.load(self.run_id)
+        return any(r.seq == record.seq and r.payload == record.payload for r in records[-1:])
+
+    def put_meta(self, meta: RunMeta) -> None:
+        """Replace the row. Raises as `append` does, but latches nothing."""
+        self._check_open()
+        self._put_meta(meta)
+
+    def _put_meta(self, meta: RunMeta) -> None:
+        with self._row:
+            self._meta_in_doubt = meta
+            try:
+                self._guarded(lambda authority: self._surfaces.put_meta(authority, meta))
+                self._meta = meta
+            finally:
+                self._meta_in_doubt = self._meta
+
+    def put_blob(self, ref: str, blob: bytes) -> None:
+        """Replace a blob. Raises as `put_meta` does."""
+        self._check_open()
+        self._guarded(lambda authority: self._surfaces.put_blob(authority, ref, blob))
+
+    def delete_blob(self, ref: str) -> None:
+        """Remove a blob. Raises as `put_meta` does."""
+        self._check_open()
+        self._guarded(lambda authority: self._surfaces.delete_blob(authority, ref))
+
+    def delete_run(self) -> None:
+        """Remove the run, blobs first; a landed delete ends the lease. Raises as `put_meta`."""
+        with self._appending:
+            self._check_open()
+            self._guarded(self._delete)
+            self._sealed = "its run was deleted"
+
+    def _delete(self, authority: Authority) -> None:
+        try:
+            self._surfaces.delete_run(authority, self.run_id)
+        except OutcomeUnknownError:
+            # A landed delete has ended the lease: trying again would be refused for that.
+            if self._reads.load(self.run_id) or self._reads.meta(self.run_id) is not None:
+                raise
+
+    def _guarded(self, mutate: Callable[[Authority], None]) -> None:
+        while True:
+            authority = self._ownership.authority()
+            try:
+                mutate(authority)
+            except LeaseHeldError as error:
+                self._ownership.refused(authority, error)
+            except (StoreBusyError, OutcomeUnknownError):
+                # Replacing the same row or blob twice is the same as once.
+                if not self._ownership.time_left():
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                return
+
+    # --- the end --------------------------------------------------------------------------
+
+    def close_for(self, why: str) -> None:
+        """Wait for the append in flight, then let nothing through."""
+        with self._appending:
+            self._sealed = self._sealed or why
+
+    def settle(self, draft: JournalEntry | None, meta: RunMeta) -> JournalEntry | None:
+        """Append the settle, if there is one to append, and replace the row, in this order.
+
+        Waits for the append in flight; nobody else gets through from here on. Raises as
+        `append` does.
+        """
+        with self._appending:
+            self._check_open()
+            self._sealed = "it has settled"
+            entry = None
+            if draft is not None:
+                try:
+                    entry = self._append(draft)
+                finally:
+                    self._in_doubt = None
+        self._put_meta(meta)
+        return entry
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            _raise_again(self._failure)
+        if self._sealed is not None:
+            raise SegmentEnded(self._sealed)
+
+
+def _raise_again(error: BaseException) -> NoReturn:
+    raise error
+
+
+def _facts(meta: RunMeta | None) -> tuple[object, ...] | None:
+    return None if meta is None else (meta.segments, meta.status, meta.genesis)

@@ -1,0 +1,230 @@
+"""One segment from acquire to release: the loop that performs what the kernel decides.
+
+acquire, boot, body, settle, release; each of the four store parts is one call across the
+bridge. What is raised and what is returned: a journalled outcome is returned, a segment
+that could not give one raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rulvar.core.engine.boot import boot
+from rulvar.core.engine.context import Context
+from rulvar.core.engine.control import SegmentEnded
+from rulvar.core.engine.outcome import RunOutcome, Suspension, failure_of
+from rulvar.core.engine.ownership import OwnedRun
+from rulvar.core.engine.segment import CURRENT, Ending, Segment
+from rulvar.core.errors import (
+    RulvarError,
+    RunCancelledError,
+    SettlementError,
+    SupersededError,
+)
+from rulvar.core.journal import JournalEntry
+from rulvar.core.values import normalize
+from rulvar.core.wire import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rulvar.core.engine.boot import Booted, Resume, StartNew
+    from rulvar.core.engine.door import Door
+    from rulvar.core.engine.outcome import Failure
+    from rulvar.core.engine.ownership import Ownership
+    from rulvar.core.engine.parts import Parts
+    from rulvar.core.records import RunMeta
+
+__all__ = ["drive"]
+
+_log = logging.getLogger("rulvar.engine")
+
+_CANCEL_EVERY_SECONDS = 2.0
+_CANCEL_TRIES = 5
+
+
+async def drive(
+    parts: Parts,
+    ownership: Ownership,
+    wish: StartNew | Resume,
+    *,
+    on_live: Callable[[Segment], None],
+) -> RunOutcome:
+    """Execute one segment of the owned run; the caller gives the ownership back.
+
+    ``on_live`` gets the segment once it has begun. Raises `SupersededError` when the run was
+    lost, `SettlementError` when its outcome could not be recorded, `RunCancelledError` when
+    it was deleted from the inside, and the error of a failed append.
+    """
+    door = parts.door(ownership.run_id, ownership)
+    if isinstance(ownership, OwnedRun):
+        ownership.verify = door.verify
+    booted = await parts.bridge.call(partial(boot, parts, door, wish))
+    if isinstance(booted, RunOutcome):
+        return booted
+    segment = Segment(
+        parts, run_id=ownership.run_id, number=booted.number, door=door, replay=booted.replay
+    )
+    on_live(segment)
+    if isinstance(ownership, OwnedRun):
+        ownership.on_loss = segment.lose
+        if ownership.lost is not None:
+            segment.lose(ownership.lost)
+    segment.tell("run.resumed" if booted.resumed else "run.started", epoch=segment.door.epoch)
+    result = await _run_body(segment, booted)
+    return await _conclude(segment, booted, result)
+
+
+class _Result:
+    """What the body came to, if it came to anything."""
+
+    def __init__(self, value: object = None, failure: Failure | None = None) -> None:
+        self.value = value
+        self.failure = failure
+
+
+async def _run_body(segment: Segment, booted: Booted) -> _Result:
+    async def body() -> object:
+        CURRENT.set(segment)
+        segment.check()
+        return await booted.workflow.call(
+            Context(segment), provided=booted.args_provided, args=booted.args
+        )
+
+    task = segment.body = asyncio.create_task(body(), name=f"rulvar:{segment.run_id}")
+    await _until_done(segment, task)
+    if not task.done():
+        _log.warning(
+            "run %r: its body goes on after %d cancellations; it can write nothing any more",
+            segment.run_id,
+            _CANCEL_TRIES,
+        )
+        return _Result()
+    if task.cancelled():
+        segment.end(Ending.FINISHED)
+        return _Result(failure=failure_of(asyncio.CancelledError("the body cancelled itself")))
+    error = task.exception()
+    segment.end(Ending.FINISHED)
+    if error is not None:
+        return _Result(failure=failure_of(error))
+    try:
+        return _Result(value=normalize(task.result(), path="$.result"))
+    except RulvarError as refused:
+        return _Result(failure=failure_of(refused))
+
+
+async def _until_done(segment: Segment, task: asyncio.Task[object]) -> None:
+    """Wait for the body; once the segment has ended, cancel it until it obeys."""
+    tries = 0
+    while not task.done() and tries < _CANCEL_TRIES:
+        if segment.ending is not None:
+            tries += 1
+            task.cancel()
+        wait = None if segment.ending is None else _CANCEL_EVERY_SECONDS
+        try:
+            await asyncio.wait({task}, timeout=wait)
+        except asyncio.CancelledError:
+            # Whoever drives this segment is cancelled: let the run go, it stays resumable.
+            segment.stop()
+
+
+async def _conclude(segment: Segment, booted: Booted, result: _Result) -> RunOutcome:
+    if segment.lost is not None:
+        raise segment.lost
+    failed = segment.door.failure
+    if failed is not None and not isinstance(failed, SegmentEnded):
+        raise failed
+    ending = segment.ending
+    if ending is Ending.DELETED:
+        raise _deleted(segment)
+    if ending is Ending.STOPPED:
+        await segment.store.call(partial(segment.door.close_for, "it was asked to stop"))
+        return _outcome(segment, "running", _Result())
+    if ending is Ending.CANCELLED:
+        return await _settle(segment, booted, "cancelled", _Result())
+    if ending is Ending.SUSPENDED:
+        return await _settle(segment, booted, "suspended", _Result())
+    status = "ok" if result.failure is None else "error"
+    return await _settle(segment, booted, status, result)
+
+
+def _deleted(segment: Segment) -> RunCancelledError:
+    message = f"run {segment.run_id!r} was deleted from the inside"
+    return RunCancelledError(message, run_id=segment.run_id)
+
+
+async def _settle(segment: Segment, booted: Booted, status: str, result: _Result) -> RunOutcome:
+    try:
+        await segment.store.call(partial(_record, segment, booted, status, result))
+    except SupersededError:
+        raise
+    except SegmentEnded:
+        raise _deleted(segment) from None
+    except RulvarError as error:
+        message = (
+            f"run {segment.run_id!r} ended as {status!r} but that could not be recorded: {error}; "
+            "resume the run to settle it"
+        )
+        raise SettlementError(message, run_id=segment.run_id) from error
+    segment.tell("run.settled", name=status, epoch=segment.door.epoch)
+    return _outcome(segment, status, result)
+
+
+def _record(segment: Segment, booted: Booted, status: str, result: _Result) -> None:
+    """Append the settle if anything changed, then the row: a crash leaves the row behind."""
+    door: Door = segment.door
+    now = format_time(segment.parts.clock.now_ms())
+    changed = door.appended > 0 or booted.last is None or booted.last.status != status
+    draft = _settle_entry(segment, status, result, now) if changed else None
+    door.settle(draft, _settled_row(segment, door.meta, status, now))
+
+
+def _settle_entry(segment: Segment, status: str, result: _Result, now: str) -> JournalEntry:
+    facts: dict[str, object] = {
+        "decisionType": "run_settle",
+        "runStatus": status,
+        "segment": segment.number,
+    }
+    if status == "ok":
+        facts["result"] = result.value
+    return JournalEntry(
+        seq=0,
+        kind="decision",
+        status="ok",
+        value=facts,
+        error=None if result.failure is None else result.failure.to_json(),
+        ended_at=now,
+    )
+
+
+def _settled_row(segment: Segment, meta: RunMeta | None, status: str, now: str) -> RunMeta:
+    if meta is None:
+        message = f"run {segment.run_id!r} settles without a row"
+        raise AssertionError(message)
+    wake_at = segment.wake_at() if status == "suspended" else None
+    return replace(meta, status=status, updated_at=now, wake_at=wake_at)
+
+
+def _outcome(segment: Segment, status: str, result: _Result) -> RunOutcome:
+    waiting: tuple[Suspension, ...] = ()
+    if status == "suspended":
+        waiting = tuple(
+            Suspension(kind=e.kind, key=e.key, deadline_at=e.deadline_at)
+            for e in segment.replay.waiting()
+        )
+    return RunOutcome(
+        run_id=segment.run_id,
+        status=status,
+        value=result.value if status == "ok" else None,
+        error=result.failure if status == "error" else None,
+        segment=segment.number,
+        epoch=segment.door.epoch,
+        executed=segment.executed,
+        replayed=segment.replayed,
+        waiting_for=waiting,
+        wake_at=segment.wake_at() if status == "suspended" else None,
+    )

@@ -1,0 +1,427 @@
+"""The engine: what an application holds to run, resume and end its workflows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
+
+from rulvar.core.capabilities import (
+    fencing_domain_of,
+    has_fenced_journal,
+    has_fenced_transcripts,
+    has_leases,
+    lease_ttl_ms_of,
+)
+from rulvar.core.checks import (
+    check_call_name,
+    check_lease,
+    check_meta,
+    check_owner,
+    check_run_id,
+    check_ttl_ms,
+)
+from rulvar.core.clock import SystemClock
+from rulvar.core.engine import control_calls
+from rulvar.core.engine.boot import Resume, StartNew
+from rulvar.core.engine.bridge import Bridge
+from rulvar.core.engine.handle import RunHandle
+from rulvar.core.engine.keeper import Keeper
+from rulvar.core.engine.ownership import BorrowedRun, UnownedRun
+from rulvar.core.engine.parts import Parts
+from rulvar.core.engine.segment import CURRENT
+from rulvar.core.engine.surfaces import LeaseCalls, Reads, Surfaces
+from rulvar.core.engine.workflow import Workflow
+from rulvar.core.errors import ConfigError, LeaseHeldError
+from rulvar.core.ids import SystemIds
+from rulvar.core.records import RunMeta
+from rulvar.core.values import normalize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from types import TracebackType
+
+    from rulvar.core.clock import Clock
+    from rulvar.core.engine.door import Door
+    from rulvar.core.engine.events import Event
+    from rulvar.core.engine.outcome import RunOutcome
+    from rulvar.core.engine.ownership import Ownership
+    from rulvar.core.engine.segment import Segment
+    from rulvar.core.ids import IdSource
+    from rulvar.core.records import Lease
+    from rulvar.core.stores import StorePair
+
+__all__ = ["Engine"]
+
+T = TypeVar("T")
+
+
+class _NotGiven:
+    """Tells arguments that were left out from None."""
+
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
+NOT_GIVEN = _NotGiven()
+
+_LONGEST_OWNER = 180
+"""What leaves room for the token that each segment adds to its owner string."""
+
+
+class Engine:
+    """Runs workflows over a pair of stores (design section 7).
+
+    ``workflows`` are what `resume` and a worker can go on with. ``owner`` is the readable
+    part of this engine's owner strings; each segment adds a token of its own.
+
+    ``ownership="lease"`` (the default): over a leasable store every segment acquires first.
+    ``ownership="none"`` is a host's decision to write without a lease; ``require_lease=True``
+    forbids that, and forbids stores without leases. ``lease_ttl_ms`` is for a leasable store
+    that does not say how long its leases live.
+
+    ``linger_ms`` is how near a deadline must be for a waiting segment to wait for it instead
+    of suspending. ``store_threads`` bounds the store calls under way at once,
+    ``step_threads`` the plain step functions. ``clock`` and ``ids`` are where time and
+    chance come from; ``observer`` is told what happens, as it happens.
+
+    The engine does not close the stores. Raises `ConfigError` for a combination that cannot
+    work, before any I/O.
+    """
+
+    def __init__(
+        self,
+        stores: StorePair,
+        workflows: Iterable[Workflow] = (),
+        *,
+        owner: str | None = None,
+        ownership: Literal["lease", "none"] = "lease",
+        require_lease: bool = False,
+        lease_ttl_ms: int | None = None,
+        linger_ms: int = 1_000,
+        store_threads: int = 64,
+        step_threads: int = 64,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+        observer: Callable[[Event], None] | None = None,
+    ) -> None:
+        ids = SystemIds() if ids is None else ids
+        owns = _decide_ownership(stores, ownership, require_lease=require_lease)
+        self._workflows: dict[str, Workflow] = {}
+        for workflow in workflows:
+            self._register(workflow)
+        self._require_lease = require_lease
+        self._live: dict[str, RunHandle] = {}
+        self._parts = Parts(
+            surfaces=Surfaces(stores),
+            reads=Reads(stores),
+            leases=LeaseCalls(stores),
+            bridge=Bridge(threads=store_threads, name="rulvar-store"),
+            step_threads=Bridge(threads=step_threads, name="rulvar-step"),
+            keeper=Keeper(),
+            clock=SystemClock() if clock is None else clock,
+            ids=ids,
+            owner=_owner(owner),
+            owns=owns,
+            lease_ttl_ms=_ttl(stores, lease_ttl_ms) if owns else None,
+            linger_ms=linger_ms,
+            workflows=MappingProxyType(self._workflows),
+            observer=observer,
+        )
+
+    # --- life -------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Let every live run go, wait for their leases to be given back; idempotent.
+
+        The runs stay as they are and can be resumed at once.
+        """
+        handles = list(self._live.values())
+        for handle in handles:
+            handle.let_go()
+        for handle in handles:
+            await handle.wait()
+        self._parts.keeper.close()
+        self._parts.bridge.close()
+        self._parts.step_threads.close()
+
+    @property
+    def workflows(self) -> Mapping[str, Workflow]:
+        """The workflows that this engine can resume, by name."""
+        return self._parts.workflows
+
+    @property
+    def parts(self) -> Parts:
+        """The machinery, for the worker; not for applications."""
+        return self._parts
+
+    @property
+    def owner(self) -> str:
+        """The readable part of this engine's owner strings."""
+        return self._parts.owner
+
+    # --- runs -------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        workflow: Workflow | str,
+        args: object = NOT_GIVEN,
+        *,
+        run_id: str | None = None,
+        name: str | None = None,
+        tags: tuple[str, ...] = (),
+        lease: Lease | None = None,
+    ) -> RunOutcome:
+        """Start a run, or resume the same one, and return how the segment ended.
+
+        When the awaiting task is cancelled the run is let go, not cancelled: it can be
+        resumed. Raises `ConfigError` for bad arguments or another run under the same id;
+        `LeaseHeldError` (``held``) while somebody has it; `SupersededError`,
+        `SettlementError` and store errors when the segment could not give an outcome.
+        """
+        handle = self.start(workflow, args, run_id=run_id, name=name, tags=tags, lease=lease)
+        return await handle.result_or_let_go()
+
+    def start(
+        self,
+        workflow: Workflow | str,
+        args: object = NOT_GIVEN,
+        *,
+        run_id: str | None = None,
+        name: str | None = None,
+        tags: tuple[str, ...] = (),
+        lease: Lease | None = None,
+    ) -> RunHandle:
+        """Start a run in the background of the running loop; return its handle.
+
+        Arguments as in `run`. Raises `ConfigError` at once, before any I/O, and
+        `LeaseHeldError` when the run is live in this very engine.
+        """
+        chosen = self._workflow(workflow)
+        provided = args is not NOT_GIVEN
+        chosen.check_args(provided=provided)
+        value = normalize(args, path="$.args") if provided else None
+        run_id = check_run_id(self._parts.ids.token() if run_id is None else run_id)
+        check_meta(RunMeta(run_id=run_id, status="running", updated_at="-", name=name, tags=tags))
+        wish = StartNew(workflow=chosen, args_provided=provided, args=value, name=name, tags=tags)
+        return self._launch(run_id, wish, lease)
+
+    async def resume(
+        self, run_id: str, *, retry_failed: bool = False, lease: Lease | None = None
+    ) -> RunOutcome:
+        """Go on with a run; a terminal one returns its outcome and executes nothing.
+
+        With ``retry_failed``, a run that ended as ``error`` runs again and its failed steps
+        with it. ``lease`` is the caller's own: it is neither renewed nor released here.
+        Raises as `run` does, and `JournalCompatibilityError` for a journal of another
+        generation.
+        """
+        handle = self.start_resume(run_id, retry_failed=retry_failed, lease=lease)
+        return await handle.result_or_let_go()
+
+    def start_resume(
+        self, run_id: str, *, retry_failed: bool = False, lease: Lease | None = None
+    ) -> RunHandle:
+        """Go on with a run in the background of the running loop; return its handle."""
+        return self._launch(check_run_id(run_id), Resume(retry_failed=retry_failed), lease)
+
+    async def cancel(self, run_id: str) -> RunOutcome | None:
+        """End a run as ``cancelled``; return its outcome, or the one that it has already.
+
+        From inside the run itself it returns None and the segment ends. Raises
+        `LeaseHeldError` (``held``) while another process has the run: wait, or take over.
+        """
+        check_run_id(run_id)
+        inside = self._inside(run_id)
+        if inside is not None:
+            await _on_loop(inside.loop, inside.cancel())
+            return None
+        live = self._live.get(run_id)
+        if live is not None:
+            return await live.cancel()
+        return await self._briefly(run_id, None, control_calls.cancel)
+
+    async def resolve(self, run_id: str, key: str, value: object = None) -> None:
+        """Answer what a run waits for under ``key``; the first valid answer counts.
+
+        Raises `InvalidResolutionError` when the run does not wait for it or is answered
+        already, `ConfigError` for a value that cannot cross the journal, and
+        `LeaseHeldError` (``held``) while another process has the run.
+        """
+        check_run_id(run_id)
+        check_call_name(key)
+        value = normalize(value)
+        inside = self._inside(run_id)
+        if inside is not None:
+            await _on_loop(inside.loop, inside.resolve(key, value))
+            return
+        live = self._live.get(run_id)
+        if live is not None and await live.resolve(key, value):
+            return
+        await self._briefly(run_id, None, partial(control_calls.resolve, key=key, value=value))
+
+    async def delete_run(self, run_id: str, *, lease: Lease | None = None) -> None:
+        """Delete a run: blobs first, journal last; the tombstone of its epochs stays.
+
+        Interrupted, it is finished by a second call. ``lease`` is the caller's own; without
+        one a brief lease is taken. An unknown run is a no-op. From inside the run it goes
+        through the segment's own lease and ends the segment.
+
+        Raises `LeaseHeldError` (``held``) while somebody has the run.
+        """
+        check_run_id(run_id)
+        inside = self._inside(run_id)
+        if inside is not None and lease is None:
+            await _on_loop(inside.loop, inside.delete())
+            return
+        if lease is None and run_id in self._live:
+            raise self._held(run_id)
+        await self._briefly(run_id, lease, control_calls.delete)
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _register(self, workflow: object) -> Workflow:
+        if not isinstance(workflow, Workflow):
+            message = f"{workflow!r} is no Workflow: decorate its body with @workflow"
+            raise ConfigError(message)
+        known = self._workflows.setdefault(workflow.name, workflow)
+        if known is not workflow and known.body is not workflow.body:
+            message = f"two workflows have the name {workflow.name!r}: give one another name"
+            raise ConfigError(message)
+        return known
+
+    def _workflow(self, workflow: Workflow | str) -> Workflow:
+        if not isinstance(workflow, str):
+            return self._register(workflow)
+        found = self._workflows.get(workflow)
+        if found is None:
+            known = ", ".join(sorted(self._workflows)) or "none"
+            message = f"this engine has no workflow {workflow!r}; it has: {known}"
+            raise ConfigError(message)
+        return found
+
+    def _held(self, run_id: str) -> LeaseHeldError:
+        return LeaseHeldError(
+            f"run {run_id!r} is live in this engine: wait for its handle, or cancel it",
+            run_id=run_id,
+            reason="held",
+            holder=self._parts.owner,
+        )
+
+    def _inside(self, run_id: str) -> Segment | None:
+        """Return the segment of ``run_id`` that is calling; refuse one that has ended.
+
+        A segment that has lost its run may begin nothing at all, about any run.
+        """
+        current = CURRENT.get()
+        if current is None:
+            return None
+        current.check()
+        return current if current.run_id == run_id else None
+
+    def _ownership(self, run_id: str, lease: Lease | None) -> Ownership:
+        if lease is not None:
+            return BorrowedRun(lease)
+        if not self._parts.owns:
+            return UnownedRun(run_id)
+        return self._parts.take(run_id)
+
+    def _launch(self, run_id: str, wish: StartNew | Resume, lease: Lease | None) -> RunHandle:
+        current = CURRENT.get()
+        if current is not None:
+            current.check()
+        if lease is not None and check_lease(lease).run_id != run_id:
+            message = f"the lease is for run {lease.run_id!r}, not {run_id!r}: acquire that one"
+            raise ConfigError(message)
+        return self._launch_owned(run_id, wish, partial(self._ownership, run_id, lease))
+
+    def _launch_owned(
+        self, run_id: str, wish: StartNew | Resume, take: Callable[[], Ownership]
+    ) -> RunHandle:
+        if run_id in self._live:
+            raise self._held(run_id)
+        handle = RunHandle(run_id, self._parts, wish, take, self._forget)
+        self._live[run_id] = handle
+        return handle
+
+    def _forget(self, handle: RunHandle) -> None:
+        if self._live.get(handle.run_id) is handle:
+            del self._live[handle.run_id]
+
+    async def _briefly(
+        self,
+        run_id: str,
+        lease: Lease | None,
+        act: Callable[[Parts, Door, Ownership], T],
+    ) -> T:
+        if lease is not None and check_lease(lease).run_id != run_id:
+            message = f"the lease is for run {lease.run_id!r}, not {run_id!r}: acquire that one"
+            raise ConfigError(message)
+        take = partial(self._ownership, run_id, lease)
+        return await self._parts.bridge.call(partial(control_calls.briefly, self._parts, take, act))
+
+
+async def _on_loop(loop: asyncio.AbstractEventLoop, call: Coroutine[object, object, T]) -> T:
+    """Await a call on a segment's own loop, from whatever loop asks."""
+    if loop is asyncio.get_running_loop():
+        return await call
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, loop))
+
+
+def _owner(owner: str | None) -> str:
+    if owner is None:
+        return f"{socket.gethostname()[:100]}:{os.getpid()}"
+    if len(check_owner(owner)) > _LONGEST_OWNER:
+        message = f"an engine's owner is at most {_LONGEST_OWNER} code points, not {len(owner)}"
+        raise ConfigError(message)
+    return owner
+
+
+def _decide_ownership(stores: StorePair, ownership: str, *, require_lease: bool) -> bool:
+    if ownership not in {"lease", "none"}:
+        message = f"ownership must be 'lease' or 'none', not {ownership!r}"
+        raise ConfigError(message)
+    leasable = has_leases(stores.journal)
+    if require_lease and (ownership == "none" or not leasable):
+        what = "ownership='none'" if ownership == "none" else "a store without leases"
+        message = f"require_lease=True forbids {what}: use a leasable store and its leases"
+        raise ConfigError(message)
+    if has_fenced_journal(stores.journal) and has_fenced_transcripts(stores.transcripts):
+        domains = {fencing_domain_of(stores.journal), fencing_domain_of(stores.transcripts)}
+        if None not in domains and len(domains) > 1:
+            message = (
+                "the journal's leases cannot fence these transcripts: their fencing domains "
+                "differ; use the twin of the journal store"
+            )
+            raise ConfigError(message)
+    return ownership == "lease" and leasable
+
+
+def _ttl(stores: StorePair, lease_ttl_ms: int | None) -> int:
+    told = lease_ttl_ms_of(stores.journal)
+    if lease_ttl_ms is None and told is None:
+        message = (
+            "the store grants leases but does not say for how long: give "
+            "Engine(lease_ttl_ms=...), in milliseconds"
+        )
+        raise ConfigError(message)
+    if told is None:
+        return check_ttl_ms(lease_ttl_ms)
+    if lease_ttl_ms not in {None, told}:
+        message = f"lease_ttl_ms={lease_ttl_ms}, but the store's leases live for {told} ms"
+        raise ConfigError(message)
+    return told

@@ -1,0 +1,150 @@
+"""A run that is live in this process: its result, and what can be asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rulvar.core.engine.control import SegmentEnded
+from rulvar.core.engine.driver import drive
+from rulvar.core.engine.events import Event, notify
+from rulvar.core.engine.segment import CURRENT, Ending
+from rulvar.core.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rulvar.core.engine.boot import Resume, StartNew
+    from rulvar.core.engine.outcome import RunOutcome
+    from rulvar.core.engine.ownership import Ownership
+    from rulvar.core.engine.parts import Parts
+    from rulvar.core.engine.segment import Segment
+
+__all__ = ["RunHandle"]
+
+_log = logging.getLogger("rulvar.engine")
+
+
+class RunHandle:
+    """One segment under way; made by `Engine.start` and `Engine.start_resume`."""
+
+    def __init__(
+        self,
+        run_id: str,
+        parts: Parts,
+        wish: StartNew | Resume,
+        take: Callable[[], Ownership],
+        on_end: Callable[[RunHandle], None],
+    ) -> None:
+        self.run_id = run_id
+        self._parts = parts
+        self._segment: Segment | None = None
+        self._asked: Ending | None = None
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(
+            self._drive(wish, take), name=f"rulvar-segment:{run_id}"
+        )
+        self._task.add_done_callback(lambda _task: on_end(self))
+
+    @property
+    def done(self) -> bool:
+        """Whether the segment is over and its lease given back."""
+        return self._task.done()
+
+    async def result(self) -> RunOutcome:
+        """Wait for the segment's end; cancelling the wait leaves the run alone.
+
+        Raises as `Engine.run` does.
+        """
+        return await asyncio.shield(self._task)
+
+    async def result_or_let_go(self) -> RunOutcome:
+        """Wait for the segment's end; cancelling the wait lets the run go. Raises as `result`."""
+        try:
+            return await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            self.let_go()
+            await self.wait()
+            raise
+
+    async def wait(self) -> None:
+        """Wait until the segment is over, whatever it came to."""
+        await asyncio.wait({self._task})
+        if not self._task.cancelled():
+            self._task.exception()  # seen: result() tells whoever asks
+
+    async def cancel(self) -> RunOutcome:
+        """End the run as ``cancelled`` and return its outcome. Raises as `result`."""
+        self._ask(Ending.CANCELLED)
+        return await self.result()
+
+    def let_go(self) -> None:
+        """End the segment without an outcome; its lease is given back, the run stays."""
+        self._ask(Ending.STOPPED)
+
+    def drain(self) -> None:
+        """Let the calls under way end and be journalled, then let the run go."""
+
+        def ask() -> None:
+            if self._segment is None:
+                self._asked = Ending.STOPPED
+            else:
+                self._segment.drain()
+
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(ask)
+
+    async def resolve(self, key: str, value: object) -> bool:
+        """Answer what the live run waits for; False when the segment has ended by now."""
+        segment = self._segment
+        if segment is None or segment.ending is not None:
+            await self.wait()
+            return False
+        try:
+            call = segment.resolve(key, value)
+            if self._loop is asyncio.get_running_loop():
+                await call
+            else:
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
+        except SegmentEnded:
+            await self.wait()
+            return False
+        return True
+
+    def _ask(self, ending: Ending) -> None:
+        def ask() -> None:
+            if self._segment is None:
+                self._asked = ending if self._asked is None else min(ending, self._asked)
+            elif self._segment.ending is None:
+                self._segment.end(ending)
+
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(ask)
+
+    def _live(self, segment: Segment) -> None:
+        self._segment = segment
+        if self._asked is not None:
+            segment.end(self._asked)
+
+    async def _drive(self, wish: StartNew | Resume, take: Callable[[], Ownership]) -> RunOutcome:
+        CURRENT.set(None)  # a run started from inside another is no part of it
+        parts = self._parts
+        taken: list[Ownership] = []
+        try:
+            await parts.bridge.call(take, then=taken.append)
+            [ownership] = taken
+            granted = Event(kind="lease.granted", run_id=self.run_id, epoch=ownership.epoch)
+            notify(parts.observer, granted)
+            return await drive(parts, ownership, wish, on_live=self._live)
+        finally:
+            for ownership in taken:
+                await self._give_back(ownership)
+
+    async def _give_back(self, ownership: Ownership) -> None:
+        try:
+            await self._parts.bridge.call(partial(self._parts.give_back, ownership))
+        except StoreError as error:
+            # The outcome stands; the lease runs out by itself.
+            _log.warning("run %r: its lease could not be released: %s", self.run_id, error)

@@ -1,0 +1,318 @@
+"""Who owns a run, for as long as a segment lives: one object, shared by worker and engine.
+
+The rules (design section 5):
+
+- A lease that the segment took itself is renewed by the keeper at a third of its time to
+  live. A lease handed in by the caller is neither renewed, re-acquired nor released.
+- Only `LeaseHeldError` means lost. A busy renewal is tried again.
+- Expired but taken by nobody is not the end: on ``expired`` alone, and only for a lease of
+  its own, the segment takes the run again. It goes on if the new epoch is exactly its own
+  plus one and the store still holds what the segment knows. Meanwhile the door is closed:
+  `authority` waits, and hands out the new lease only when all that has been checked.
+- A refusal that names an older epoch of the segment's own is tried again under its present
+  lease.
+- Every other refusal is loss. It latches: the first `SupersededError` is the answer to
+  every later question, and whoever asked to be told is told once.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from rulvar.core.engine.surfaces import UNLEASED
+from rulvar.core.errors import (
+    LeaseHeldError,
+    OutcomeUnknownError,
+    StoreBusyError,
+    StoreError,
+    SupersededError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rulvar.core.clock import Clock
+    from rulvar.core.engine.surfaces import Authority, LeaseCalls, Unleased
+    from rulvar.core.errors import (
+        RefusalReason,
+    )
+    from rulvar.core.records import Lease
+
+__all__ = ["BorrowedRun", "OwnedRun", "Ownership", "UnownedRun"]
+
+
+class Ownership(Protocol):
+    """What the door asks before every mutation, and tells after every refusal."""
+
+    run_id: str
+
+    @property
+    def epoch(self) -> int | None:
+        """The present fencing token, as last known; never waits."""
+        ...
+
+    def authority(self) -> Authority:
+        """Return what to write under, waiting while the run is being taken again.
+
+        Raises `SupersededError` once the run is lost.
+        """
+        ...
+
+    def refused(self, used: Authority, error: LeaseHeldError) -> None:
+        """Return when the call is worth another try; otherwise lose the run.
+
+        Raises `SupersededError`.
+        """
+        ...
+
+    def time_left(self) -> bool:
+        """Whether a busy call may still be tried again under the present lease."""
+        ...
+
+    def release(self) -> None:
+        """Give the run back; harmless when it is lost already."""
+        ...
+
+
+def _superseded(
+    run_id: str, lease: Lease, reason: RefusalReason, error: LeaseHeldError
+) -> SupersededError:
+    return SupersededError(
+        run_id=run_id,
+        reason=reason,
+        epoch=lease.epoch,
+        holder=error.holder,
+        holder_epoch=error.epoch,
+    )
+
+
+class UnownedRun:
+    """No lease: a store without leases, or a host that decided to go without."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+
+    @property
+    def epoch(self) -> int | None:
+        """There is none."""
+        return None
+
+    def authority(self) -> Unleased:
+        """Return the authority that is none."""
+        return UNLEASED
+
+    def refused(self, used: Authority, error: LeaseHeldError) -> None:  # noqa: ARG002
+        """Pass the refusal on: a store that refuses an unleased write says so itself."""
+        raise error
+
+    def time_left(self) -> bool:
+        """Say no: the store has waited for its busy timeout already."""
+        return False
+
+    def release(self) -> None:
+        """Do nothing."""
+
+
+class BorrowedRun:
+    """A lease handed in by the caller, who keeps renewing and releasing it."""
+
+    def __init__(self, lease: Lease) -> None:
+        self.run_id = lease.run_id
+        self.lease = lease
+        self._lost: SupersededError | None = None
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the caller's lease."""
+        return self.lease.epoch
+
+    def authority(self) -> Authority:
+        """Return the caller's lease."""
+        if self._lost is not None:
+            raise self._lost
+        return self.lease
+
+    def refused(self, used: Authority, error: LeaseHeldError) -> None:  # noqa: ARG002
+        """Lose the run: an expired lease is the caller's to take again."""
+        self._lost = self._lost or _superseded(self.run_id, self.lease, error.reason, error)
+        raise self._lost from error
+
+    def time_left(self) -> bool:
+        """Say no: how long the lease lives is the caller's knowledge."""
+        return False
+
+    def release(self) -> None:
+        """Do nothing: the lease is the caller's."""
+
+
+class OwnedRun:
+    """A lease that this segment took itself.
+
+    ``verify`` is asked under a re-acquired lease whether the store holds what the segment
+    knows; ``on_loss`` is called once, from whatever thread noticed, when the run is lost.
+    """
+
+    def __init__(self, calls: LeaseCalls, lease: Lease, *, lease_ttl_ms: int, clock: Clock) -> None:
+        self.run_id = lease.run_id
+        self.owner = lease.owner
+        self.lease_ttl_ms = lease_ttl_ms
+        self.verify: Callable[[], bool] = lambda: True
+        self.on_loss: Callable[[SupersededError], None] = lambda _error: None
+        self.reacquired = 0
+        self._calls = calls
+        self._clock = clock
+        self._lease = lease
+        self._alive_at = clock.monotonic_ms()
+        self._lost: SupersededError | None = None
+        self._ended = False
+        # Held while the run is taken again: that is what closes the door.
+        self._lock = threading.RLock()
+
+    @classmethod
+    def take(
+        cls, calls: LeaseCalls, run_id: str, owner: str, *, lease_ttl_ms: int, clock: Clock
+    ) -> OwnedRun:
+        """Acquire the run.
+
+        Raises `LeaseHeldError` (``held``) while somebody has it, and what a store raises.
+        """
+        asked_at = clock.monotonic_ms()
+        owned = cls(calls, calls.acquire(run_id, owner), lease_ttl_ms=lease_ttl_ms, clock=clock)
+        owned._alive_at = asked_at
+        return owned
+
+    @property
+    def lease(self) -> Lease:
+        """The present lease, live or not."""
+        return self._lease
+
+    @property
+    def epoch(self) -> int | None:
+        """The present lease's epoch; never waits."""
+        return self._lease.epoch
+
+    @property
+    def lost(self) -> SupersededError | None:
+        """How the run was lost, once it is."""
+        return self._lost
+
+    def authority(self) -> Authority:
+        """Return the present lease, once nobody is taking the run again."""
+        with self._lock:
+            if self._lost is not None:
+                raise self._lost
+            return self._lease
+
+    def time_left(self) -> bool:
+        """Whether the lease lives still, as far as its last renewal tells."""
+        return self._clock.monotonic_ms() - self._alive_at < self.lease_ttl_ms
+
+    def refused(self, used: Authority, error: LeaseHeldError) -> None:
+        """Take the run again if that is allowed, else lose it. Raises `SupersededError`."""
+        with self._lock:
+            if self._lost is not None:
+                raise self._lost
+            if used != self._lease:
+                return  # an older epoch of our own: the present lease is the one to use
+            if error.reason != "expired":
+                self._lose(error.reason, error)
+            self._take_again()
+
+    def renew(self) -> bool:
+        """Renew once; return whether the keeper shall go on.
+
+        A busy, full or unknown answer is no loss: the keeper tries again soon. Raises those,
+        and nothing else.
+        """
+        with self._lock:
+            if self._ended or self._lost is not None:
+                return False
+            lease = self._lease
+        asked_at = self._clock.monotonic_ms()
+        try:
+            self._calls.renew(lease)
+        except LeaseHeldError as error:
+            if self._has_ended():
+                return False
+            try:
+                self.refused(lease, error)
+            except SupersededError:
+                return False  # latched, and told to whoever asked
+            return True
+        self._alive_at = asked_at
+        return True
+
+    def release(self) -> None:
+        """Give the run back; a lost one, or one that a delete has ended, is left alone."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            lease, lost = self._lease, self._lost
+        if lost is None:
+            try:
+                self._calls.release(lease)
+            except LeaseHeldError:
+                return  # lost at the last moment: the successor's lease was not touched
+
+    def _has_ended(self) -> bool:
+        return self._ended  # asked again after a store call: another thread may have ended it
+
+    def ended(self) -> None:
+        """Note that a landed delete has ended the lease."""
+        with self._lock:
+            self._ended = True
+
+    def _lose(self, reason: RefusalReason, error: LeaseHeldError) -> None:
+        self._lost = _superseded(self.run_id, self._lease, reason, error)
+        self.on_loss(self._lost)
+        raise self._lost from error
+
+    def _take_again(self) -> None:
+        """Acquire under the next epoch, check, and only then hand the new lease out."""
+        mine = self._lease
+        asked_at = self._clock.monotonic_ms()
+        give_up_at = asked_at + self.lease_ttl_ms
+        while True:
+            try:
+                lease = self._calls.revive(mine)
+            except LeaseHeldError as error:
+                by_us = error.reason == "held" and error.holder == self.owner
+                if by_us and error.epoch == mine.epoch:
+                    return  # live again: the clock went back, or a renewal came through
+                if by_us and error.epoch is not None:
+                    # An acquire of ours whose outcome was unknown has landed.
+                    lease = type(mine)(run_id=mine.run_id, owner=mine.owner, epoch=error.epoch)
+                    break
+                reason: RefusalReason = "superseded" if error.reason == "held" else error.reason
+                self._lose(reason, error)
+            except (StoreBusyError, OutcomeUnknownError):
+                if self._clock.monotonic_ms() >= give_up_at:
+                    raise
+            else:
+                break
+        if lease.epoch != mine.epoch + 1 or not self._still_ours(lease, give_up_at):
+            self._give_back(lease)
+            refusal = LeaseHeldError(
+                run_id=self.run_id, reason="superseded", offered=mine, epoch=lease.epoch
+            )
+            self._lose("superseded", refusal)
+        self._lease = lease
+        self._alive_at = asked_at
+        self.reacquired += 1
+
+    def _still_ours(self, lease: Lease, give_up_at: int) -> bool:
+        while True:
+            try:
+                return self.verify()
+            except StoreBusyError:
+                if self._clock.monotonic_ms() >= give_up_at:
+                    self._give_back(lease)
+                    raise
+
+    def _give_back(self, lease: Lease) -> None:
+        try:
+            self._calls.release(lease)
+        except StoreError:
+            return  # it runs out by itself; the loss is what the caller must learn of

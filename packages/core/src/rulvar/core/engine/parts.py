@@ -1,0 +1,75 @@
+"""What one engine shares between its segments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rulvar.core.engine.door import Door
+from rulvar.core.engine.ownership import OwnedRun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rulvar.core.clock import Clock
+    from rulvar.core.engine.bridge import Bridge
+    from rulvar.core.engine.events import Event
+    from rulvar.core.engine.keeper import Keeper
+    from rulvar.core.engine.ownership import Ownership
+    from rulvar.core.engine.surfaces import LeaseCalls, Reads, Surfaces
+    from rulvar.core.engine.workflow import Workflow
+    from rulvar.core.ids import IdSource
+
+__all__ = ["Parts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The machinery of one engine.
+
+    ``linger_ms`` is how near a deadline must be for a parked segment to wait for it instead
+    of suspending; ``lease_ttl_ms`` is None where the store grants no leases.
+    """
+
+    surfaces: Surfaces
+    reads: Reads
+    leases: LeaseCalls
+    bridge: Bridge
+    step_threads: Bridge
+    keeper: Keeper
+    clock: Clock
+    ids: IdSource
+    owner: str
+    owns: bool
+    lease_ttl_ms: int | None
+    linger_ms: int
+    workflows: Mapping[str, Workflow]
+    observer: Callable[[Event], None] | None
+
+    def door(self, run_id: str, ownership: Ownership) -> Door:
+        """Open the door of one segment."""
+        return Door(self.surfaces, self.reads, run_id, ownership)
+
+    def take(self, run_id: str) -> OwnedRun:
+        """Acquire a run under an owner string of its own and keep it renewed.
+
+        Raises `LeaseHeldError` (``held``) while somebody has it.
+        """
+        if self.lease_ttl_ms is None:
+            message = "the engine owns nothing over this store"
+            raise AssertionError(message)
+        owned = OwnedRun.take(
+            self.leases,
+            run_id,
+            f"{self.owner}:{self.ids.token()[:16]}",
+            lease_ttl_ms=self.lease_ttl_ms,
+            clock=self.clock,
+        )
+        self.keeper.keep(owned)
+        return owned
+
+    def give_back(self, ownership: Ownership) -> None:
+        """Stop renewing, and release."""
+        if isinstance(ownership, OwnedRun):
+            self.keeper.let_go(ownership)
+        ownership.release()

@@ -1,0 +1,368 @@
+"""A live segment: what one execution of a run knows while it lives, on one event loop.
+
+It ends once, for one of the reasons in `Ending`, listed in the order in which they win: a
+lost run is lost whatever else happened. From then on every call on its contexts raises
+`SegmentEnded`, and the body's task is cancelled.
+
+A *strand* is a line of execution of the body: the body itself and each branch of a
+``parallel``. A strand is parked while it waits for a suspension, or for its branches. When
+every strand is parked, only the outside can move the run: the segment suspends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from enum import IntEnum
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rulvar.core.engine.control import SegmentEnded
+from rulvar.core.engine.events import Event, notify
+from rulvar.core.engine.outcome import Failure
+from rulvar.core.errors import InvalidResolutionError, NonDeterminismError, SupersededError
+from rulvar.core.journal import JournalEntry
+from rulvar.core.values import normalize
+from rulvar.core.wire import format_time, parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rulvar.core.engine.bridge import Bridge
+    from rulvar.core.engine.door import Door
+    from rulvar.core.engine.parts import Parts
+    from rulvar.core.engine.replay import Replay
+    from rulvar.core.engine.surfaces import Authority
+
+__all__ = ["CURRENT", "Ending", "Segment"]
+
+CURRENT: ContextVar[Segment | None] = ContextVar("rulvar_segment", default=None)
+"""The segment whose body, branch or step is running here; threads of steps inherit it."""
+
+
+class Ending(IntEnum):
+    """Why a segment ended; the lower number wins."""
+
+    LOST = 1
+    FAILED = 2
+    DELETED = 3
+    CANCELLED = 4
+    STOPPED = 5
+    SUSPENDED = 6
+    FINISHED = 7
+
+
+_WHY = {
+    Ending.LOST: "it lost the run to a successor",
+    Ending.FAILED: "an append failed",
+    Ending.DELETED: "its run was deleted",
+    Ending.CANCELLED: "its run was cancelled",
+    Ending.STOPPED: "it was asked to stop",
+    Ending.SUSPENDED: "its run is suspended",
+    Ending.FINISHED: "its body has returned",
+}
+
+
+class Segment:
+    """The state of one live execution of a run."""
+
+    def __init__(
+        self, parts: Parts, *, run_id: str, number: int, door: Door, replay: Replay
+    ) -> None:
+        self.parts = parts
+        self.run_id = run_id
+        self.number = number
+        self.door = door
+        self.replay = replay
+        self.loop = asyncio.get_running_loop()
+        self.ending: Ending | None = None
+        self.lost: SupersededError | None = None
+        self.executed = 0
+        self.replayed = 0
+        self.body: asyncio.Task[object] | None = None
+        self._draining = False
+        self._turn = asyncio.Lock()
+        self._running = 1
+        self._parked: dict[int, asyncio.Future[JournalEntry]] = {}
+        self._answering: set[int] = set()
+        self._timers: list[asyncio.TimerHandle] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._busy_scopes: dict[str, str] = {}
+
+    # --- the end --------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise `SegmentEnded` when this segment has ended."""
+        if self.lost is not None:
+            raise SegmentEnded(_WHY[Ending.LOST]) from self.lost
+        if self.ending is not None:
+            raise SegmentEnded(_WHY[self.ending])
+
+    def end(self, ending: Ending) -> None:
+        """End for a reason, unless a stronger one came first; cancels the body."""
+        if self.ending is None or ending < self.ending:
+            self.ending = ending
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        if self.body is not None and not self.body.done():
+            self.body.cancel()
+
+    def lose(self, error: SupersededError) -> None:
+        """Learn of the loss, from any thread: no call begins from here on."""
+        self.lost = error
+        self.tell("lease.lost", epoch=error.epoch, detail=error.reason)
+        self.from_any_thread(partial(self.end, Ending.LOST))
+
+    def from_any_thread(self, function: Callable[[], None]) -> None:
+        """Run a function on the segment's loop soon; do nothing when that loop is gone."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(function)
+
+    def tell(
+        self, kind: str, *, name: str = "", epoch: int | None = None, detail: str = ""
+    ) -> None:
+        """Tell the observer."""
+        if self.parts.observer is not None:
+            event = Event(
+                kind=kind,
+                run_id=self.run_id,
+                segment=self.number,
+                epoch=epoch,
+                name=name,
+                detail=detail,
+            )
+            notify(self.parts.observer, event)
+
+    # --- the journal ------------------------------------------------------------------------
+
+    def now(self) -> str:
+        """Return the engine's time as the journal writes it."""
+        return format_time(self.parts.clock.now_ms())
+
+    async def append(
+        self, draft: JournalEntry, *, claim: Callable[[], None] | None = None
+    ) -> JournalEntry:
+        """Journal a draft through the door, and fold what was written.
+
+        Raises `SegmentEnded` when the segment ended before or because of it.
+        """
+        async with self._turn:
+            self.check()
+            try:
+                return await self.store.call(
+                    partial(self.door.append, draft, claim=claim), then=self._landed
+                )
+            except SupersededError as error:
+                self.lose(error)
+                self.end(Ending.LOST)
+                raise SegmentEnded(_WHY[Ending.LOST]) from error
+            except SegmentEnded:
+                raise
+            except Exception as error:
+                if self.door.failure is not error:
+                    raise  # refused by the claim: nothing was appended
+                self.end(Ending.FAILED)
+                raise SegmentEnded(_WHY[Ending.FAILED]) from error
+
+    @property
+    def store(self) -> Bridge:
+        """The way to the stores."""
+        return self.parts.bridge
+
+    def _landed(self, entry: JournalEntry) -> None:
+        if self.replay.landed(entry) and entry.ref is not None:
+            self._wake(entry.ref, entry)
+
+    # --- one task per scope -----------------------------------------------------------------
+
+    def enter(self, scope: str, name: str) -> None:
+        """Note that ``scope`` is in use.
+
+        Raises `NonDeterminismError` when another call of the same scope is still under way:
+        their order would be the scheduler's, and a replay could not repeat it.
+        """
+        other = self._busy_scopes.get(scope)
+        if other is not None:
+            message = (
+                f"call {name!r} began while {other!r} of the same scope was under way: their "
+                "order would not be the same in a replay; run them in ctx.parallel"
+            )
+            raise NonDeterminismError(message, run_id=self.run_id, scope=scope, key=name, ordinal=0)
+        self._busy_scopes[scope] = name
+
+    def leave(self, scope: str) -> None:
+        """Note that ``scope`` is free again."""
+        self._busy_scopes.pop(scope, None)
+
+    # --- strands ----------------------------------------------------------------------------
+
+    def strand_begins(self) -> None:
+        """Count one more line of execution."""
+        self._running += 1
+
+    def strand_rests(self) -> None:
+        """Count one less: it has ended, or it is parked."""
+        self._running -= 1
+        if self._running == 0:
+            self.loop.call_soon(self._suspend_if_idle)
+
+    async def boundary(self) -> None:
+        """Pass, or wait for the end when the segment drains: the place between two calls."""
+        self.check()
+        if self._draining:
+            self.strand_rests()
+            await self.loop.create_future()
+
+    async def wait_for(self, opening: JournalEntry) -> JournalEntry:
+        """Park until the suspension that ``opening`` opened is answered."""
+        answer = self.replay.answer_to(opening.seq)
+        if answer is not None:
+            return answer
+        future: asyncio.Future[JournalEntry] = self.loop.create_future()
+        self._parked[opening.seq] = future
+        if opening.deadline_at is not None:
+            self._set_timer(opening)
+        self.strand_rests()
+        try:
+            return await future
+        finally:
+            if self._parked.pop(opening.seq, None) is not None:
+                self._running += 1
+
+    def _wake(self, seq: int, answer: JournalEntry) -> None:
+        future = self._parked.pop(seq, None)
+        if future is not None and not future.done():
+            self._running += 1  # before its task runs: nothing may look idle meanwhile
+            future.set_result(answer)
+        elif future is not None:
+            self._running += 1
+
+    def _suspend_if_idle(self) -> None:
+        if self._running or self.ending is not None or self._tasks:
+            return
+        if self._draining:
+            self.end(Ending.STOPPED)
+            return
+        wake_at = self.wake_at()
+        if wake_at is not None:
+            ahead_ms = parse_time(wake_at) - self.parts.clock.now_ms()
+            if ahead_ms <= self.parts.linger_ms:
+                return  # it is due soon: a timer is set for it
+        if self._parked:
+            self.end(Ending.SUSPENDED)
+
+    def wake_at(self) -> str | None:
+        """Return the earliest deadline that an open suspension has."""
+        deadlines = [e.deadline_at for e in self.replay.waiting() if e.deadline_at is not None]
+        return min(deadlines, key=parse_time, default=None)
+
+    def _set_timer(self, opening: JournalEntry) -> None:
+        wait_ms = parse_time(opening.deadline_at or "") - self.parts.clock.now_ms()
+        timer = self.loop.call_later(max(0, wait_ms) / 1000, self._deadline, opening)
+        self._timers.append(timer)
+
+    def _deadline(self, opening: JournalEntry) -> None:
+        if self.ending is not None or opening.seq not in self._parked:
+            return
+        if parse_time(opening.deadline_at or "") > self.parts.clock.now_ms():
+            self._set_timer(opening)  # the wall clock went back
+            return
+        task = self.loop.create_task(self._answer_deadline(opening))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer_deadline(self, opening: JournalEntry) -> None:
+        """Journal that the deadline has passed, with the default that was journalled."""
+        facts = opening.value if isinstance(opening.value, dict) else {}
+        failure = None
+        if opening.kind == "external" and not facts.get("hasDefault"):
+            failure = Failure(
+                code="step-failed",
+                message=f"nothing resolved {opening.key!r} before {opening.deadline_at}",
+                error_type="TimeoutError",
+                step=opening.key,
+            )
+        draft = JournalEntry(
+            seq=0,
+            kind="resolution",
+            status="error" if failure else "ok",
+            key=opening.key,
+            scope=opening.scope,
+            ordinal=opening.ordinal,
+            value=facts.get("default"),
+            error=failure.to_json() if failure else None,
+            ref=opening.seq,
+            ended_at=self.now(),
+        )
+        try:
+            await self.append(draft, claim=partial(self._claim, opening))
+        except (InvalidResolutionError, SegmentEnded):
+            return  # answered from outside at the same moment; or the segment has ended
+
+    def _claim(self, opening: JournalEntry) -> None:
+        # Called while no other append of this run is under way: one answer gets through.
+        if opening.seq in self._answering or self.replay.answer_to(opening.seq) is not None:
+            message = (
+                f"run {self.run_id!r}: {opening.key!r} is resolved already; the first answer counts"
+            )
+            raise InvalidResolutionError(message, run_id=self.run_id, key=opening.key)
+        self._answering.add(opening.seq)
+
+    # --- what others ask of a live segment, on its own loop -----------------------------------
+
+    async def resolve(self, key: str, value: object) -> None:
+        """Answer the earliest open suspension of ``key``.
+
+        Raises `InvalidResolutionError` when there is none or another answer came first.
+        """
+        self.check()
+        for opening in self.replay.waiting():
+            if opening.kind == "external" and opening.key == key:
+                break
+        else:
+            message = f"run {self.run_id!r} does not wait for {key!r}"
+            raise InvalidResolutionError(message, run_id=self.run_id, key=key)
+        draft = JournalEntry(
+            seq=0,
+            kind="resolution",
+            status="ok",
+            key=key,
+            scope=opening.scope,
+            ordinal=opening.ordinal,
+            value=normalize(value),
+            ref=opening.seq,
+            ended_at=self.now(),
+        )
+        await self.append(draft, claim=partial(self._claim, opening))
+
+    async def cancel(self) -> None:
+        """Cancel the run: its outcome will be ``cancelled``."""
+        self.check()
+        await self.store.call(self.authority)
+        self.end(Ending.CANCELLED)
+
+    async def delete(self) -> None:
+        """Delete the run from the inside, under the segment's own lease."""
+        self.check()
+        try:
+            await self.store.call(self.door.delete_run)
+        except SupersededError as error:
+            self.lose(error)
+            self.end(Ending.LOST)
+            raise SegmentEnded(_WHY[Ending.LOST]) from error
+        self.end(Ending.DELETED)
+
+    def drain(self) -> None:
+        """Begin no further call; stop when those under way have been journalled."""
+        self._draining = True
+        self.loop.call_soon(self._suspend_if_idle)
+
+    def stop(self) -> None:
+        """Let the run go without an outcome: somebody else goes on with it."""
+        if self.ending is None:
+            self.end(Ending.STOPPED)
+
+    def authority(self) -> Authority:
+        """Return the present authority. Raises `SupersededError` once the run is lost."""
+        return self.door.authority()

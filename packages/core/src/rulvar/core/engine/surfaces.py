@@ -1,0 +1,192 @@
+"""The store calls that change something, with the lease threaded into each that takes one.
+
+Imported by the door and by the ownership object alone (a linter contract keeps it so).
+Which calls take a lease is decided once per pair: ``append`` where acquire, renew and
+release are there, ``put_meta``, ``delete`` and the blob calls where the marker is (design
+section 4). An old store is called without one, as ever.
+
+An authority is a lease, or `UNLEASED` for a host that decided to go without. There is no
+None: a forgotten lease must not become an unfenced write.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from rulvar.core.capabilities import (
+    fencing_domain_of,
+    has_fenced_journal,
+    has_fenced_transcripts,
+    has_journal_tail,
+    has_lease_admin,
+    has_lease_revival,
+    has_leases,
+    has_meta_lookup,
+    has_whole_run_delete,
+)
+from rulvar.core.records import Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rulvar.core.records import JournalRecord, RunFilter, RunMeta
+    from rulvar.core.stores import StorePair
+
+__all__ = ["UNLEASED", "Authority", "LeaseCalls", "Reads", "Surfaces", "Unleased"]
+
+
+class Unleased(Enum):
+    """The authority of a host that runs without ownership."""
+
+    UNLEASED = "unleased"
+
+
+UNLEASED: Final = Unleased.UNLEASED
+Authority = Lease | Unleased
+
+_PAGE = 500
+
+
+class Reads:
+    """The calls that change nothing: what the rest of the engine may use."""
+
+    def __init__(self, stores: StorePair) -> None:
+        self._journal = stores.journal
+        self._transcripts = stores.transcripts
+
+    def load(self, run_id: str) -> Sequence[JournalRecord]:
+        """Return the whole journal."""
+        return self._journal.load(run_id)
+
+    def meta(self, run_id: str) -> RunMeta | None:
+        """Return the run's row, by a point look-up where the store has one."""
+        if has_meta_lookup(self._journal):
+            return self._journal.get_meta(run_id)
+        for meta in self._journal.list_runs():
+            if meta.run_id == run_id:
+                return meta
+        return None
+
+    def list_runs(self, run_filter: RunFilter) -> Sequence[RunMeta]:
+        """Return a page of rows."""
+        return self._journal.list_runs(run_filter)
+
+    def grown(self, run_id: str, after_seq: int) -> bool:
+        """Whether the journal has a record after a known seq, by its tail where that works."""
+        if has_journal_tail(self._journal):
+            return bool(self._journal.load_after(run_id, after_seq, 1))
+        records = self._journal.load(run_id)
+        return bool(records) and records[-1].seq > after_seq
+
+    def live_leases(self) -> frozenset[str]:
+        """Return the runs that somebody holds now; none where the store does not tell."""
+        if not has_lease_admin(self._journal):
+            return frozenset()
+        held: set[str] = set()
+        after: str | None = None
+        while page := self._journal.list_leases(after, _PAGE):
+            held.update(info.run_id for info in page if info.live)
+            after = page[-1].run_id
+        return frozenset(held)
+
+    def refs(self, run_id: str) -> Sequence[str]:
+        """Return the run's blob refs."""
+        return self._transcripts.list_refs(run_id)
+
+    def blob(self, ref: str) -> bytes | None:
+        """Return a blob."""
+        return self._transcripts.get(ref)
+
+
+class Surfaces:
+    """The calls that change a run's state, each under an authority."""
+
+    def __init__(self, stores: StorePair) -> None:
+        journal, transcripts = stores.journal, stores.transcripts
+        self._journal = journal
+        self._transcripts = transcripts
+        self._leasable = journal if has_leases(journal) else None
+        self._fenced = journal if has_fenced_journal(journal) else None
+        self._fenced_blobs = transcripts if has_fenced_transcripts(transcripts) else None
+        domain = fencing_domain_of(journal)
+        one_domain = domain is not None and domain == fencing_domain_of(transcripts)
+        self._whole = journal if one_domain and has_whole_run_delete(journal) else None
+
+    def append(self, authority: Authority, run_id: str, record: JournalRecord) -> None:
+        """Append a record."""
+        if self._leasable is not None and authority is not UNLEASED:
+            self._leasable.append(run_id, record, lease=authority)
+        else:
+            self._journal.append(run_id, record)
+
+    def put_meta(self, authority: Authority, meta: RunMeta) -> None:
+        """Replace the row."""
+        if self._fenced is not None and authority is not UNLEASED:
+            self._fenced.put_meta(meta, lease=authority)
+        else:
+            self._journal.put_meta(meta)
+
+    def put_blob(self, authority: Authority, ref: str, blob: bytes) -> None:
+        """Replace a blob."""
+        if self._fenced_blobs is not None and authority is not UNLEASED:
+            self._fenced_blobs.put(ref, blob, lease=authority)
+        else:
+            self._transcripts.put(ref, blob)
+
+    def delete_blob(self, authority: Authority, ref: str) -> None:
+        """Remove a blob."""
+        if self._fenced_blobs is not None and authority is not UNLEASED:
+            self._fenced_blobs.delete(ref, lease=authority)
+        else:
+            self._transcripts.delete(ref)
+
+    def delete_run(self, authority: Authority, run_id: str) -> None:
+        """Remove the run: blobs first, journal last, in one transaction where that works."""
+        if self._whole is not None:
+            lease = None if authority is UNLEASED else authority
+            self._whole.delete_whole_run(run_id, lease=lease)
+            return
+        for ref in self._transcripts.list_refs(run_id):
+            self.delete_blob(authority, ref)
+        if self._fenced is not None and authority is not UNLEASED:
+            self._fenced.delete(run_id, lease=authority)
+        else:
+            self._journal.delete(run_id)
+
+
+class LeaseCalls:
+    """The calls that grant, renew and end ownership."""
+
+    def __init__(self, stores: StorePair) -> None:
+        journal = stores.journal
+        self._store = journal if has_leases(journal) else None
+        self._revival = journal if has_lease_revival(journal) else None
+
+    @property
+    def available(self) -> bool:
+        """Whether the store grants leases."""
+        return self._store is not None
+
+    def acquire(self, run_id: str, owner: str) -> Lease:
+        """Take the run. Raises `LeaseHeldError` (``held``)."""
+        if self._store is None:
+            message = "this store grants no leases"
+            raise AssertionError(message)
+        return self._store.acquire(run_id, owner)
+
+    def revive(self, lease: Lease) -> Lease:
+        """Take the run again after an expiry: in one unit where the store can."""
+        if self._revival is not None:
+            return self._revival.revive(lease)
+        return self.acquire(lease.run_id, lease.owner)
+
+    def renew(self, lease: Lease) -> None:
+        """Extend a lease."""
+        if self._store is not None:
+            self._store.renew(lease)
+
+    def release(self, lease: Lease) -> None:
+        """End a lease."""
+        if self._store is not None:
+            self._store.release(lease)

@@ -1,0 +1,121 @@
+"""Which runs a worker should look at: judged from rows and tails, without acquiring.
+
+Passed over: runs that somebody holds, runs outside the hash version window, suspended runs
+that have not grown and whose ``wake_at`` lies ahead, and broken ones that were set aside and
+have not changed since. A verdict here is only a hint: the segment reads everything again
+under its lease.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rulvar.core.errors import StoreCorruptError
+from rulvar.core.journal import HASH_WINDOW, last_settle, read_journal
+from rulvar.core.records import RunFilter
+from rulvar.core.wire import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from rulvar.core.clock import Clock
+    from rulvar.core.engine.surfaces import Reads
+    from rulvar.core.records import RunMeta
+
+__all__ = ["Generation", "Sweeper", "generation"]
+
+Generation = tuple[str | None, int | None, str, str]
+
+_PAGE = 200
+_UNFINISHED = ("running", "suspended")
+
+
+def generation(meta: RunMeta) -> Generation:
+    """Return what changes whenever a run's row is written for a reason."""
+    return (meta.genesis, meta.segments, meta.status, meta.updated_at)
+
+
+@dataclass(slots=True)
+class Sweeper:
+    """Finds candidates, and remembers what it has seen of suspended and broken runs."""
+
+    reads: Reads
+    clock: Clock
+    workflows: Collection[str]
+    set_aside: dict[str, Generation] = field(default_factory=dict)
+    _seen: dict[str, tuple[Generation, int]] = field(default_factory=dict)
+
+    def candidates(self, busy: Collection[str], wanted: int) -> list[str]:
+        """Return at most ``wanted`` run ids that are worth acquiring, and that ``busy`` lacks.
+
+        Raises what the store raises. Runs in a thread: it reads.
+        """
+        held = self.reads.live_leases()
+        found: list[str] = []
+        for meta in self._rows():
+            if meta.run_id in busy or meta.run_id in held or not self._worth(meta):
+                continue
+            found.append(meta.run_id)
+            if len(found) >= wanted:
+                break
+        return found
+
+    def note_broken(self, run_id: str) -> None:
+        """Set a run aside until its row changes. Raises what the store raises."""
+        meta = self.reads.meta(run_id)
+        if meta is not None:
+            self.set_aside[run_id] = generation(meta)
+
+    def _rows(self) -> Iterator[RunMeta]:
+        after: str | None = None
+        while True:
+            page = self.reads.list_runs(
+                RunFilter(statuses=_UNFINISHED, limit=_PAGE, after_run_id=after)
+            )
+            yield from page
+            if len(page) < _PAGE:
+                return
+            after = page[-1].run_id
+
+    def _worth(self, meta: RunMeta) -> bool:
+        aside = self.set_aside.get(meta.run_id)
+        if aside is not None:
+            if aside == generation(meta):
+                return False
+            del self.set_aside[meta.run_id]
+        if meta.workflow_name not in self.workflows or not _in_window(meta):
+            return False
+        if meta.status == "running":
+            return True
+        return self._due(meta) or self._has_grown(meta)
+
+    def _due(self, meta: RunMeta) -> bool:
+        if meta.wake_at is None:
+            return False
+        try:
+            return parse_time(meta.wake_at) <= self.clock.now_ms()
+        except ValueError:
+            return True  # written by somebody else: the segment will see for itself
+
+    def _has_grown(self, meta: RunMeta) -> bool:
+        """Whether anything came after the settle that suspended the run."""
+        now = generation(meta)
+        seen = self._seen.get(meta.run_id)
+        if seen is not None and seen[0] == now:
+            return self.reads.grown(meta.run_id, seen[1])
+        try:
+            entries = read_journal(meta.run_id, self.reads.load(meta.run_id))
+        except StoreCorruptError:
+            return True  # resuming reports it, and sets it aside
+        last = last_settle(entries)
+        if not entries or last is None:
+            return True
+        self._seen[meta.run_id] = (now, last.seq)
+        return entries[-1].seq > last.seq
+
+
+def _in_window(meta: RunMeta) -> bool:
+    low, high = HASH_WINDOW
+    versions = (meta.hash_version_low, meta.hash_version_high)
+    return all(version is None or low <= version <= high for version in versions)

@@ -1,0 +1,202 @@
+"""A worker: takes unfinished runs that nobody holds and goes on with them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rulvar.core.engine.sweep import Sweeper
+from rulvar.core.errors import (
+    ConfigError,
+    LeaseHeldError,
+    RulvarError,
+    StoreBusyError,
+    SupersededError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rulvar.core.engine.engine import Engine
+    from rulvar.core.engine.handle import RunHandle
+    from rulvar.core.engine.outcome import RunOutcome
+
+__all__ = ["Worker", "WorkerReport", "WorkerResult"]
+
+_log = logging.getLogger("rulvar.worker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerResult:
+    """What became of one segment that a worker ran: an outcome, or the error it raised."""
+
+    run_id: str
+    outcome: RunOutcome | None = None
+    error: Exception | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerReport:
+    """What a worker did, counted.
+
+    ``outcomes`` counts segments by the status they ended with (``running``: let go when the
+    worker stopped); ``held`` runs that somebody else took first; ``superseded`` segments
+    that lost their run; ``broken`` the runs that were set aside, with their errors.
+    """
+
+    sweeps: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    held: int = 0
+    superseded: int = 0
+    busy: int = 0
+    broken: dict[str, str] = field(default_factory=dict)
+
+
+class Worker:
+    """Sweeps running and suspended runs, acquires, resumes, renews and releases.
+
+    ``concurrency`` is how many runs it has at a time, ``poll_interval_ms`` how long it waits
+    between two sweeps that found nothing; ``on_result`` is told about every segment. A
+    broken run is set aside until its row changes. Raises `ConfigError` for numbers that
+    cannot work.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        concurrency: int = 4,
+        poll_interval_ms: int = 500,
+        on_result: Callable[[WorkerResult], None] | None = None,
+    ) -> None:
+        if concurrency < 1:
+            message = f"concurrency must be at least 1, not {concurrency}"
+            raise ConfigError(message)
+        if poll_interval_ms < 1:
+            message = f"poll_interval_ms must be at least 1, not {poll_interval_ms}"
+            raise ConfigError(message)
+        self._engine = engine
+        self._concurrency = concurrency
+        self._poll_seconds = poll_interval_ms / 1000
+        self._on_result = on_result
+        parts = engine.parts
+        self._sweeper = Sweeper(parts.reads, parts.clock, engine.workflows.keys())
+        self._running: dict[asyncio.Task[None], RunHandle] = {}
+        self._report = WorkerReport()
+        self._stop = asyncio.Event()
+        self._grace_ms = 10_000
+
+    def stop(self, *, grace_ms: int = 10_000) -> None:
+        """Ask the worker to end; call it on the worker's loop (``loop.add_signal_handler``).
+
+        No further run is taken. Steps under way have ``grace_ms`` milliseconds to end and be
+        journalled; then every run is let go and its lease given back, so that another worker
+        can go on at once.
+        """
+        self._grace_ms = grace_ms
+        self._stop.set()
+
+    async def run(self, *, until_idle: bool = False) -> WorkerReport:
+        """Work until `stop`, or with ``until_idle`` until nothing is left to do now.
+
+        Cancelling the task lets every run go, too. Raises store errors of a sweep, except
+        busy ones.
+        """
+        try:
+            while not self._stop.is_set():
+                found = await self._sweep()
+                if until_idle and not found and not self._running:
+                    break
+                await self._wait(found)
+        finally:
+            await self._wind_up()
+        return self._report
+
+    async def _sweep(self) -> int:
+        free = self._concurrency - len(self._running)
+        if free <= 0:
+            return 0
+        busy = {handle.run_id for handle in self._running.values()}
+        parts = self._engine.parts
+        try:
+            found = await parts.bridge.call(partial(self._sweeper.candidates, busy, free))
+        except StoreBusyError as error:
+            self._report.busy += 1
+            _log.warning("the sweep found the store busy: %s", error)
+            return 0
+        self._report.sweeps += 1
+        begun = 0
+        for run_id in found:
+            try:
+                handle = self._engine.start_resume(run_id)
+            except LeaseHeldError:
+                self._report.held += 1  # live in this very engine, started by the host
+                continue
+            begun += 1
+            task = asyncio.create_task(self._attend(handle))
+            self._running[task] = handle
+            task.add_done_callback(self._running.pop)
+        return begun
+
+    async def _wait(self, found: int) -> None:
+        """Wait for a run to end, for the next sweep to be due, or for the stop."""
+        stopped = asyncio.create_task(self._stop.wait())
+        try:
+            timeout = 0 if found and len(self._running) < self._concurrency else self._poll_seconds
+            await asyncio.wait(
+                {stopped, *self._running}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            stopped.cancel()
+
+    async def _attend(self, handle: RunHandle) -> None:
+        report = self._report
+        result: WorkerResult
+        try:
+            outcome = await handle.result()
+        except LeaseHeldError as error:
+            report.held += 1
+            result = WorkerResult(run_id=handle.run_id, error=error)
+        except SupersededError as error:
+            report.superseded += 1
+            result = WorkerResult(run_id=handle.run_id, error=error)
+        except StoreBusyError as error:
+            report.busy += 1
+            result = WorkerResult(run_id=handle.run_id, error=error)
+        except Exception as error:  # noqa: BLE001 - one broken run must not end the worker
+            result = WorkerResult(run_id=handle.run_id, error=error)
+            await self._set_aside(handle.run_id, error)
+        else:
+            report.outcomes[outcome.status] = report.outcomes.get(outcome.status, 0) + 1
+            result = WorkerResult(run_id=handle.run_id, outcome=outcome)
+        self._tell(result)
+
+    async def _set_aside(self, run_id: str, error: Exception) -> None:
+        self._report.broken[run_id] = f"{type(error).__name__}: {error}"
+        expected = isinstance(error, RulvarError)
+        _log.error("run %r is set aside: %s", run_id, error, exc_info=None if expected else error)
+        try:
+            await self._engine.parts.bridge.call(partial(self._sweeper.note_broken, run_id))
+        except RulvarError as failed:
+            _log.warning("run %r could not be set aside: %s", run_id, failed)
+
+    def _tell(self, result: WorkerResult) -> None:
+        if self._on_result is None:
+            return
+        try:
+            self._on_result(result)
+        except Exception:  # noqa: BLE001 - logged: it never hurts a run
+            _log.exception("on_result raised for run %r", result.run_id)
+
+    async def _wind_up(self) -> None:
+        for handle in self._running.values():
+            handle.drain()
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=self._grace_ms / 1000)
+        for handle in self._running.values():
+            handle.let_go()
+        if self._running:
+            await asyncio.wait(set(self._running))

@@ -1,0 +1,143 @@
+"""One journal entry and its JSON form (design section 6).
+
+An entry either opens a call (``ref`` is None) or answers one (``ref`` is the opening entry's
+seq). A call's identity is (scope, key, ordinal); the ``epoch`` says which tenure wrote the
+entry and is never part of the identity. Readers tolerate unknown kinds and fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rulvar.core.errors import StoreCorruptError
+from rulvar.core.wire import InvalidJSONError, json_text, parse_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from rulvar.core.records import JournalRecord
+
+__all__ = [
+    "HASH_VERSION",
+    "HASH_WINDOW",
+    "JournalEntry",
+    "decode_entry",
+    "encode_entry",
+    "read_journal",
+]
+
+HASH_VERSION = 101
+"""What this engine writes. Versions start at 101, outside the other engine's window."""
+
+HASH_WINDOW = (101, 101)
+"""The lowest and the highest hash version that this engine reads and continues."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalEntry:
+    """The engine's form of one record's payload."""
+
+    seq: int
+    kind: str
+    status: str
+    scope: str = ""
+    key: str = ""
+    ordinal: int = 0
+    value: object = None
+    error: Mapping[str, object] | None = None
+    ref: int | None = None
+    deadline_at: str | None = None
+    span_id: str | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+    epoch: int | None = None
+    hash_version: int = HASH_VERSION
+
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        """What a call is known by across replays."""
+        return (self.scope, self.key, self.ordinal)
+
+
+_NAMES = {
+    "hash_version": "hashVersion",
+    "seq": "seq",
+    "ref": "ref",
+    "scope": "scope",
+    "key": "key",
+    "ordinal": "ordinal",
+    "kind": "kind",
+    "status": "status",
+    "value": "value",
+    "error": "error",
+    "deadline_at": "deadlineAt",
+    "span_id": "spanId",
+    "started_at": "startedAt",
+    "ended_at": "endedAt",
+    "epoch": "epoch",
+}
+
+
+def encode_entry(entry: JournalEntry) -> bytes:
+    """Return the payload: compact JSON in UTF-8, what is None left out."""
+    members = {
+        name: value
+        for field, name in _NAMES.items()
+        if (value := getattr(entry, field)) is not None
+    }
+    return json_text(members).encode("utf-8")
+
+
+def _corrupt(run_id: str, position: int, seq: int, why: str) -> StoreCorruptError:
+    return StoreCorruptError(
+        f"run {run_id!r}: the record at position {position} (seq {seq}) is no journal entry: "
+        f"{why}; nothing was changed: audit the run",
+        run_id=run_id,
+        position=position,
+    )
+
+
+_TEXTS = ("kind", "status", "scope", "key", "deadlineAt", "spanId", "startedAt", "endedAt")
+_INTEGERS = ("ordinal", "ref", "epoch", "hashVersion")
+
+
+def decode_entry(run_id: str, position: int, record: JournalRecord) -> JournalEntry:
+    """Read one record.
+
+    Raises `StoreCorruptError` with ``run_id`` and ``position`` when the payload is no JSON
+    object or a known member has another type than its own.
+    """
+    try:
+        members = parse_value(record.payload)
+    except InvalidJSONError as error:
+        raise _corrupt(run_id, position, record.seq, str(error)) from error
+    if not isinstance(members, dict):
+        raise _corrupt(run_id, position, record.seq, "not a JSON object")
+    for name in _TEXTS:
+        if not isinstance(members.get(name, ""), str | None):
+            raise _corrupt(run_id, position, record.seq, f"its member {name!r} is no string")
+    for name in _INTEGERS:
+        value = members.get(name, 0)
+        if value is not None and type(value) is not int:
+            raise _corrupt(run_id, position, record.seq, f"its member {name!r} is no integer")
+    error_member = members.get("error")
+    if error_member is not None and not isinstance(error_member, dict):
+        raise _corrupt(run_id, position, record.seq, "its member 'error' is no object")
+    known = {
+        field: members[name]
+        for field, name in _NAMES.items()
+        if members.get(name) is not None and name != "seq"
+    }
+    known.setdefault("kind", "")
+    known.setdefault("status", "")
+    known.setdefault("hash_version", 0)
+    return JournalEntry(seq=record.seq, **known)
+
+
+def read_journal(run_id: str, records: Iterable[JournalRecord]) -> list[JournalEntry]:
+    """Read a whole journal in its order.
+
+    Raises `StoreCorruptError` as `decode_entry` does.
+    """
+    return [decode_entry(run_id, position, record) for position, record in enumerate(records)]

@@ -1,0 +1,135 @@
+"""What a journal says as a whole: pure functions over its entries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rulvar.core.errors import JournalCompatibilityError
+from rulvar.core.journal.entries import HASH_WINDOW
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rulvar.core.journal.entries import JournalEntry
+
+__all__ = [
+    "RUN_SETTLE",
+    "RUN_START",
+    "SUSPENSION_KINDS",
+    "Settle",
+    "Start",
+    "check_window",
+    "hash_versions",
+    "last_settle",
+    "open_suspensions",
+    "run_start",
+]
+
+RUN_START = "run_start"
+RUN_SETTLE = "run_settle"
+SUSPENSION_KINDS = frozenset({"external", "timer"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How a run began."""
+
+    seq: int
+    workflow: str
+    genesis: str
+    args_provided: bool
+    args: object
+    args_hash: str | None
+    workflow_hash: str | None
+    started_at: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settle:
+    """How a segment ended, as it was journalled."""
+
+    seq: int
+    status: str
+    segment: int | None
+    value: object
+    error: Mapping[str, object] | None
+    settled_at: str | None
+
+
+def _decision(entry: JournalEntry, kind: str) -> dict[str, object] | None:
+    value = entry.value
+    if entry.kind == "decision" and isinstance(value, dict) and value.get("decisionType") == kind:
+        return value
+    return None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def run_start(entries: Iterable[JournalEntry]) -> Start | None:
+    """Return how the run began, or None when it never did."""
+    for entry in entries:
+        value = _decision(entry, RUN_START)
+        if value is not None:
+            return Start(
+                seq=entry.seq,
+                workflow=_text(value.get("workflow")) or "",
+                genesis=_text(value.get("genesis")) or "",
+                args_provided=value.get("argsProvided") is True,
+                args=value.get("args"),
+                args_hash=_text(value.get("argsHash")),
+                workflow_hash=_text(value.get("workflowHash")),
+                started_at=entry.started_at,
+            )
+    return None
+
+
+def last_settle(entries: Sequence[JournalEntry]) -> Settle | None:
+    """Return the last journalled settle, or None when there is none."""
+    for entry in reversed(entries):
+        value = _decision(entry, RUN_SETTLE)
+        if value is not None:
+            segment = value.get("segment")
+            return Settle(
+                seq=entry.seq,
+                status=_text(value.get("runStatus")) or "",
+                segment=segment if isinstance(segment, int) else None,
+                value=value.get("result"),
+                error=entry.error,
+                settled_at=entry.ended_at,
+            )
+    return None
+
+
+def open_suspensions(entries: Iterable[JournalEntry]) -> list[JournalEntry]:
+    """Return the suspensions that nothing has answered yet, in their order."""
+    waiting: dict[int, JournalEntry] = {}
+    for entry in entries:
+        if entry.kind in SUSPENSION_KINDS and entry.ref is None:
+            waiting[entry.seq] = entry
+        elif entry.ref is not None:
+            waiting.pop(entry.ref, None)
+    return list(waiting.values())
+
+
+def hash_versions(entries: Iterable[JournalEntry]) -> tuple[int, ...]:
+    """Return the distinct hash versions in a journal, lowest first."""
+    return tuple(sorted({entry.hash_version for entry in entries}))
+
+
+def check_window(run_id: str, entries: Iterable[JournalEntry]) -> None:
+    """Refuse a journal that another generation of the engine wrote.
+
+    Checked at every acquire, before any append. Raises `JournalCompatibilityError`.
+    """
+    low, high = HASH_WINDOW
+    found = tuple(version for version in hash_versions(entries) if not low <= version <= high)
+    if found:
+        shown = ", ".join(map(str, found))
+        message = (
+            f"run {run_id!r}: its journal has entries of hash version {shown}; this library "
+            f"continues {low} to {high} only: use the version that wrote it; nothing was appended"
+        )
+        raise JournalCompatibilityError(message, run_id=run_id, found=found, window=HASH_WINDOW)
