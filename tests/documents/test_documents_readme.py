@@ -1,0 +1,48 @@
+"""What the README shows is a file that is type-checked, and works as it says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "first_workflow.py"
+
+
+def test_the_readme_shows_the_example_as_it_is() -> None:
+    shown = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    assert shown == [EXAMPLE.read_text("utf-8")]
+
+
+def test_the_example_runs_each_step_once(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_bytes(b"1234")
+    (tmp_path / "two.txt").write_bytes(b"123456")
+
+    def start() -> str:
+        command = [sys.executable, "-W", "error", str(EXAMPLE)]
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    first = re.fullmatch(r"(\d+) bytes; (\d+) steps ran in this process\n", start())
+    assert first is not None
+    total, steps = map(int, first.groups())
+    # The database is open by then, so the folder holds its files too.
+    assert total >= 10
+    assert steps >= 3
+    assert start() == f"{total} bytes; 0 steps ran in this process\n"
+
+
+def test_every_link_of_the_documents_leads_somewhere() -> None:
+    documents = [*ROOT.glob("*.md"), *ROOT.glob("packages/*/README.md")]
+    broken = [
+        f"{document.relative_to(ROOT)}: {target}"
+        for document in documents
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text("utf-8"))
+        if not (document.parent / target).exists()
+    ]
+    assert broken == []

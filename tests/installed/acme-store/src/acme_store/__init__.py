@@ -1,0 +1,1 @@
+"""A store for Rulvar that is written outside its repository."""
