@@ -23,8 +23,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
+from rulvar.core.engine.authority import UNLEASED
 from rulvar.core.engine.control import SegmentEnded
-from rulvar.core.engine.surfaces import UNLEASED
 from rulvar.core.errors import (
     JournalCompatibilityError,
     LeaseHeldError,
@@ -38,8 +38,10 @@ from rulvar.core.records import JournalRecord
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from rulvar.core.engine.authority import Authority
     from rulvar.core.engine.ownership import Ownership
-    from rulvar.core.engine.surfaces import Authority, Reads, Surfaces
+    from rulvar.core.engine.reads import Reads
+    from rulvar.core.engine.surfaces import Surfaces
     from rulvar.core.journal import JournalEntry
     from rulvar.core.records import RunMeta
 

@@ -32,8 +32,9 @@ from rulvar.core.engine.handle import RunHandle
 from rulvar.core.engine.keeper import Keeper
 from rulvar.core.engine.ownership import BorrowedRun, UnownedRun
 from rulvar.core.engine.parts import Parts
+from rulvar.core.engine.reads import Reads
 from rulvar.core.engine.segment import CURRENT
-from rulvar.core.engine.surfaces import LeaseCalls, Reads, Surfaces
+from rulvar.core.engine.surfaces import LeaseCalls, Surfaces
 from rulvar.core.engine.workflow import Workflow
 from rulvar.core.errors import ConfigError, LeaseHeldError
 from rulvar.core.ids import SystemIds

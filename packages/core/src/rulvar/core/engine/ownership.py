@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from rulvar.core.engine.surfaces import UNLEASED
+from rulvar.core.engine.authority import UNLEASED
 from rulvar.core.errors import (
     LeaseHeldError,
     OutcomeUnknownError,
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.core.clock import Clock
-    from rulvar.core.engine.surfaces import Authority, LeaseCalls, Unleased
+    from rulvar.core.engine.authority import Authority, Unleased
+    from rulvar.core.engine.surfaces import LeaseCalls
     from rulvar.core.errors import (
         RefusalReason,
     )

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from rulvar.core.engine.events import Event
     from rulvar.core.engine.keeper import Keeper
     from rulvar.core.engine.ownership import Ownership
-    from rulvar.core.engine.surfaces import LeaseCalls, Reads, Surfaces
+    from rulvar.core.engine.reads import Reads
+    from rulvar.core.engine.surfaces import LeaseCalls, Surfaces
     from rulvar.core.engine.workflow import Workflow
     from rulvar.core.ids import IdSource
 

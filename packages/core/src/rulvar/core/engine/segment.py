@@ -28,11 +28,11 @@ from rulvar.core.wire import format_time, parse_time
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rulvar.core.engine.authority import Authority
     from rulvar.core.engine.bridge import Bridge
     from rulvar.core.engine.door import Door
     from rulvar.core.engine.parts import Parts
     from rulvar.core.engine.replay import Replay
-    from rulvar.core.engine.surfaces import Authority
 
 __all__ = ["CURRENT", "Ending", "Segment"]
 

@@ -1,102 +1,31 @@
 """The store calls that change something, with the lease threaded into each that takes one.
 
-Imported by the door and by the ownership object alone (a linter contract keeps it so).
+Called by the door and by the ownership object alone, and made by the engine: a linter
+contract keeps every other module away.
 Which calls take a lease is decided once per pair: ``append`` where acquire, renew and
 release are there, ``put_meta``, ``delete`` and the blob calls where the marker is (design
 section 4). An old store is called without one, as ever.
-
-An authority is a lease, or `UNLEASED` for a host that decided to go without. There is no
-None: a forgotten lease must not become an unfenced write.
 """
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rulvar.core.capabilities import (
     fencing_domain_of,
     has_fenced_journal,
     has_fenced_transcripts,
-    has_journal_tail,
-    has_lease_admin,
     has_lease_revival,
     has_leases,
-    has_meta_lookup,
     has_whole_run_delete,
 )
-from rulvar.core.records import Lease
+from rulvar.core.engine.authority import UNLEASED, Authority
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rulvar.core.records import JournalRecord, RunFilter, RunMeta
+    from rulvar.core.records import JournalRecord, Lease, RunMeta
     from rulvar.core.stores import StorePair
 
-__all__ = ["UNLEASED", "Authority", "LeaseCalls", "Reads", "Surfaces", "Unleased"]
-
-
-class Unleased(Enum):
-    """The authority of a host that runs without ownership."""
-
-    UNLEASED = "unleased"
-
-
-UNLEASED: Final = Unleased.UNLEASED
-Authority = Lease | Unleased
-
-_PAGE = 500
-
-
-class Reads:
-    """The calls that change nothing: what the rest of the engine may use."""
-
-    def __init__(self, stores: StorePair) -> None:
-        self._journal = stores.journal
-        self._transcripts = stores.transcripts
-
-    def load(self, run_id: str) -> Sequence[JournalRecord]:
-        """Return the whole journal."""
-        return self._journal.load(run_id)
-
-    def meta(self, run_id: str) -> RunMeta | None:
-        """Return the run's row, by a point look-up where the store has one."""
-        if has_meta_lookup(self._journal):
-            return self._journal.get_meta(run_id)
-        for meta in self._journal.list_runs():
-            if meta.run_id == run_id:
-                return meta
-        return None
-
-    def list_runs(self, run_filter: RunFilter) -> Sequence[RunMeta]:
-        """Return a page of rows."""
-        return self._journal.list_runs(run_filter)
-
-    def grown(self, run_id: str, after_seq: int) -> bool:
-        """Whether the journal has a record after a known seq, by its tail where that works."""
-        if has_journal_tail(self._journal):
-            return bool(self._journal.load_after(run_id, after_seq, 1))
-        records = self._journal.load(run_id)
-        return bool(records) and records[-1].seq > after_seq
-
-    def live_leases(self) -> frozenset[str]:
-        """Return the runs that somebody holds now; none where the store does not tell."""
-        if not has_lease_admin(self._journal):
-            return frozenset()
-        held: set[str] = set()
-        after: str | None = None
-        while page := self._journal.list_leases(after, _PAGE):
-            held.update(info.run_id for info in page if info.live)
-            after = page[-1].run_id
-        return frozenset(held)
-
-    def refs(self, run_id: str) -> Sequence[str]:
-        """Return the run's blob refs."""
-        return self._transcripts.list_refs(run_id)
-
-    def blob(self, ref: str) -> bytes | None:
-        """Return a blob."""
-        return self._transcripts.get(ref)
+__all__ = ["LeaseCalls", "Surfaces"]
 
 
 class Surfaces:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from rulvar.core.clock import Clock
-    from rulvar.core.engine.surfaces import Reads
+    from rulvar.core.engine.reads import Reads
     from rulvar.core.records import RunMeta
 
 __all__ = ["Generation", "Sweeper", "generation"]

@@ -7,13 +7,10 @@ import inspect
 import textwrap
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
 from rulvar.core.checks import check_workflow_name
 from rulvar.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from rulvar.core.engine.context import Context
 
 __all__ = ["Body", "Workflow", "workflow"]
 
@@ -78,7 +75,7 @@ class Workflow:
             message = f"workflow {self.name!r} needs arguments: give args, one JSON value"
             raise ConfigError(message)
 
-    def call(self, ctx: Context, *, provided: bool, args: object) -> Awaitable[object]:
+    def call(self, ctx: object, *, provided: bool, args: object) -> Awaitable[object]:
         """Start the body."""
         return self.body(ctx, args) if provided else self.body(ctx)
 

@@ -1,0 +1,68 @@
+"""The store calls that change nothing: what any module of the engine may use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rulvar.core.capabilities import has_journal_tail, has_lease_admin, has_meta_lookup
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rulvar.core.records import JournalRecord, RunFilter, RunMeta
+    from rulvar.core.stores import StorePair
+
+__all__ = ["Reads"]
+
+_PAGE = 500
+
+
+class Reads:
+    """A pair of stores, read only."""
+
+    def __init__(self, stores: StorePair) -> None:
+        self._journal = stores.journal
+        self._transcripts = stores.transcripts
+
+    def load(self, run_id: str) -> Sequence[JournalRecord]:
+        """Return the whole journal."""
+        return self._journal.load(run_id)
+
+    def meta(self, run_id: str) -> RunMeta | None:
+        """Return the run's row, by a point look-up where the store has one."""
+        if has_meta_lookup(self._journal):
+            return self._journal.get_meta(run_id)
+        for meta in self._journal.list_runs():
+            if meta.run_id == run_id:
+                return meta
+        return None
+
+    def list_runs(self, run_filter: RunFilter) -> Sequence[RunMeta]:
+        """Return a page of rows."""
+        return self._journal.list_runs(run_filter)
+
+    def grown(self, run_id: str, after_seq: int) -> bool:
+        """Whether the journal has a record after a known seq, by its tail where that works."""
+        if has_journal_tail(self._journal):
+            return bool(self._journal.load_after(run_id, after_seq, 1))
+        records = self._journal.load(run_id)
+        return bool(records) and records[-1].seq > after_seq
+
+    def live_leases(self) -> frozenset[str]:
+        """Return the runs that somebody holds now; none where the store does not tell."""
+        if not has_lease_admin(self._journal):
+            return frozenset()
+        held: set[str] = set()
+        after: str | None = None
+        while page := self._journal.list_leases(after, _PAGE):
+            held.update(info.run_id for info in page if info.live)
+            after = page[-1].run_id
+        return frozenset(held)
+
+    def refs(self, run_id: str) -> Sequence[str]:
+        """Return the run's blob refs."""
+        return self._transcripts.list_refs(run_id)
+
+    def blob(self, ref: str) -> bytes | None:
+        """Return a blob."""
+        return self._transcripts.get(ref)
