@@ -19,9 +19,10 @@ from rulvar.core.capabilities import (
     has_leases,
     has_whole_run_delete,
 )
-from rulvar.core.engine.authority import UNLEASED, Authority
+from rulvar.core.engine.authority import UNLEASED
 
 if TYPE_CHECKING:
+    from rulvar.core.engine.authority import Authority
     from rulvar.core.records import JournalRecord, Lease, RunMeta
     from rulvar.core.stores import StorePair
 
