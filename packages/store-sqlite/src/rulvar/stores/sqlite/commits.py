@@ -24,11 +24,12 @@ batch runs again, before the outcome is called unknown, and before the next read
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from rulvar.core.errors import OutcomeUnknownError, StoreClosedError, StoreError
 from rulvar.stores.sqlite import schema
@@ -39,7 +40,14 @@ from rulvar.stores.sqlite.connection import (
     pause,
     set_durability,
 )
-from rulvar.stores.sqlite.errors import BUSY, FAILURES, DefectError, is_doubtful_commit, translate
+from rulvar.stores.sqlite.errors import (
+    BUSY,
+    FAILURES,
+    DefectError,
+    is_doubtful_commit,
+    translate,
+    was_rolled_back,
+)
 from rulvar.stores.sqlite.mutations import Transaction
 
 if TYPE_CHECKING:
@@ -52,70 +60,18 @@ if TYPE_CHECKING:
         Durability,
         Settings,
     )
+    from rulvar.stores.sqlite.jobs import Job
 
-__all__ = ["Committer", "Job"]
+__all__ = ["Committer"]
 
 _T = TypeVar("_T")
 
 _LOOK_AGAIN_S = 0.05
+_MOST_TRIES = 1_000
 _MOST_JOBS = 256
 _MOST_BYTES = 8 * 1024 * 1024
 
 Stage = Literal["working", "committing", "committed"]
-
-
-class Job(Generic[_T]):
-    """One caller's mutation, and what became of it."""
-
-    __slots__ = (
-        "abandoned",
-        "began",
-        "done",
-        "error",
-        "gone",
-        "grants",
-        "led",
-        "result",
-        "run_id",
-        "size",
-        "urgent",
-        "wake",
-        "work",
-    )
-
-    def __init__(
-        self,
-        work: Callable[[Transaction], _T],
-        *,
-        run_id: str | None,
-        size: int = 0,
-        urgent: bool = False,
-        grants: bool = False,
-    ) -> None:
-        self.work = work
-        self.run_id = run_id
-        self.size = size
-        self.urgent = urgent
-        self.grants = grants
-        self.began = time.monotonic()
-        self.done = False
-        self.abandoned = False
-        self.led = False
-        self.gone = False
-        self.result: _T | None = None
-        self.error: Exception | None = None
-        self.wake = threading.Lock()
-        self.wake.acquire()
-
-    def finish(self) -> None:
-        """Let the caller have its answer; called under the leader's lock alone."""
-        self.done = True
-        self.signal()
-
-    def signal(self) -> None:
-        """Wake the caller; called under the leader's lock alone, so the look is safe."""
-        if self.wake.locked():
-            self.wake.release()
 
 
 class Committer:
@@ -154,16 +110,14 @@ class Committer:
                     self._lead(entry)
         except BaseException:
             job.abandoned = True
-            while not job.gone:
+            tries = 0
+            while not job.gone and tries < _MOST_TRIES:
                 # A second interrupt must not leave the job behind: the first one goes on.
-                try:
+                tries += 1
+                with contextlib.suppress(BaseException):
                     self._withdraw(entry)
-                except KeyboardInterrupt:
-                    continue
             raise
-        if job.error is not None:
-            raise job.error
-        return job.result  # type: ignore[return-value] # done without an error: it is set
+        return job.answer()
 
     def _must_lead(self, job: Job[object]) -> bool:
         """Wait a while for the answer; return whether the job must see to it by itself."""
@@ -271,9 +225,13 @@ class Committer:
         if self._settings.durability == "full":
             return
         wanted: Durability = "full" if any(job.grants for job in jobs) else "normal"
-        if wanted != self._durability:
-            set_durability(connection, wanted)
-            self._durability = wanted
+        # Between the two steps an interrupt may at worst leave more than is written down.
+        if wanted == "full" and self._durability != "full":
+            set_durability(connection, "full")
+            self._durability = "full"
+        elif wanted == "normal" and self._durability != "normal":
+            self._durability = "normal"
+            set_durability(connection, "normal")
 
     def _expire(self, waiting: list[Job[object]]) -> None:
         """Answer those whose time is up."""
@@ -311,7 +269,7 @@ class Committer:
         except DefectError:
             raise
         except StoreError as refusal:
-            job.error = refusal
+            job.error = refusal.with_traceback(None)
 
     def _commit(self) -> None:
         assert self._connection is not None
@@ -341,13 +299,12 @@ class Committer:
 
     def _recover(self, batch: tuple[Job[object], ...], failure: BaseException) -> None:
         """Undo a batch that failed, and run its jobs again one by one."""
-        committing = self._stage == "committing"
+        doubtful = self._stage == "committing" and is_doubtful_commit(failure)
         errno = self._undo()
-        doubtful = committing and is_doubtful_commit(failure)
         if doubtful:
             self.unsettled = True
         self._stage = "working"
-        settled = not doubtful or self._passed_barrier()
+        settled = not doubtful or (self._passed_barrier() and was_rolled_back(failure))
         for job in batch:
             if len(batch) == 1 or not settled:
                 job.error = self._failed(job, failure, errno, doubtful=doubtful)
@@ -395,8 +352,11 @@ class Committer:
     ) -> StoreError:
         path = self._settings.path
         error = translate(failure, path=path, run_id=job.run_id, system_errno=errno)
-        if doubtful and type(error) is StoreError:
-            message = f"{error}; whether the write landed is settled by the next read: read first"
+        if doubtful:
+            message = (
+                f"{path}: a commit was not confirmed ({failure}); it has landed or it has not, and "
+                "the next read tells for good: read, then decide"
+            )
             error = OutcomeUnknownError(message, run_id=job.run_id)
         error.__cause__ = failure
         return error

@@ -184,8 +184,8 @@ def busy_error(path: str, waited_ms: int, run_id: str | None = None) -> StoreBus
     blocker = None if path == MEMORY else who_blocks(path)
     who = blocker if blocker is not None else "another process"
     message = (
-        f"{path} was locked for {waited_ms} ms by {who}; nothing happened: try again, or raise "
-        "busy_timeout_ms"
+        f"{path} was locked for {waited_ms} ms by {who}; nothing happened: try again, or wait "
+        "longer (busy_timeout_ms, and open_timeout_ms when opening)"
     )
     return StoreBusyError(message, run_id=run_id, waited_ms=waited_ms, blocker=blocker)
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import apsw
 
     from rulvar.core.clock import Clock
-    from rulvar.stores.sqlite.commits import Job
     from rulvar.stores.sqlite.connection import Settings
+    from rulvar.stores.sqlite.jobs import Job
 
 __all__ = ["Database"]
 
@@ -98,12 +98,14 @@ class Database:
         with reader.lock:
             if self._closing:
                 raise self._closed_error()
-            connection = reader.connection
-            if connection is None:
-                connection = reader.connection = connect(self.settings)
-            elif connection.in_transaction:
-                connection.execute("ROLLBACK")  # an interrupt left a read's snapshot open
-            return read(connection)
+            if reader.connection is None:
+                reader.connection = connect(self.settings)
+            try:
+                return read(reader.connection)
+            finally:
+                # An interrupt may have left a snapshot open, which would pin the log.
+                if reader.connection.in_transaction:
+                    reader.connection.execute("ROLLBACK")
 
     def _choose(self) -> _Reader:
         for reader in self._readers:
@@ -116,11 +118,14 @@ class Database:
         if os.getpid() != self._process:
             self.enter()
         self._closing = True
-        for reader in self._readers:
-            with reader.lock:
-                if reader.connection is not None:
-                    reader.connection.close()
-        self._committer.close()
+        try:
+            for reader in self._readers:
+                with reader.lock:
+                    if reader.connection is not None:
+                        reader.connection.close()
+            self._committer.close()
+        except FAILURES as error:
+            raise translate(error, path=self.settings.path) from error
 
     def connections(self) -> Iterator[apsw.Connection]:
         """Return every connection that is open, for the sake of forked children."""

@@ -17,7 +17,7 @@ from rulvar.core.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["BUSY", "FAILURES", "DefectError", "is_doubtful_commit", "translate"]
+__all__ = ["BUSY", "FAILURES", "DefectError", "is_doubtful_commit", "translate", "was_rolled_back"]
 
 BUSY: tuple[type[Exception], ...] = (apsw.BusyError, apsw.LockedError, apsw.ProtocolError)
 """Somebody else has the file just now: nothing happened, try again."""
@@ -39,10 +39,17 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def is_doubtful_commit(error: BaseException) -> bool:
     """Whether a COMMIT that failed so may still have left a whole commit on the disk.
 
-    Only when the disk itself failed: the frames may be written although their sync was not
-    confirmed, and a crash would bring them back.
+    It may once its last frame was written: when the sync failed, or what SQLite does after it.
+    A failure to *write* leaves no whole commit, and a lock is met before anything is written.
     """
-    return isinstance(error, apsw.IOError)
+    if isinstance(error, (apsw.FullError, *BUSY)):
+        return False
+    return getattr(error, "extendedresult", 0) != apsw.SQLITE_IOERR_WRITE
+
+
+def was_rolled_back(error: BaseException) -> bool:
+    """Whether SQLite itself reported the failure, and so sees nothing of the commit."""
+    return isinstance(error, apsw.Error)
 
 
 def translate(

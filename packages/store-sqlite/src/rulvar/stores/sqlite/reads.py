@@ -7,6 +7,7 @@ Nothing here returns before its last row is in hand.
 from __future__ import annotations
 
 import heapq
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from rulvar.core.checks import MAX_INTEGER
@@ -17,6 +18,8 @@ from rulvar.core.wire import Digits, InvalidJSONError, decode_meta, parse_json
 from rulvar.stores.sqlite import schema
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import apsw
 
     from rulvar.core.records import RunFilter, RunMeta
@@ -35,6 +38,17 @@ __all__ = [
 ]
 
 _PAGE = 500
+
+
+@contextmanager
+def _snapshot(connection: apsw.Connection) -> Iterator[None]:
+    """Let several statements see one state."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 def load(connection: apsw.Connection, run_id: str) -> list[JournalRecord]:
@@ -89,12 +103,9 @@ def list_runs(connection: apsw.Connection, wanted: RunFilter) -> list[RunMeta]:
     """Return matching rows; several pages, and several statuses, are one snapshot."""
     if wanted.statuses is not None and not wanted.statuses:
         return []
-    connection.execute("BEGIN")
-    try:
+    with _snapshot(connection):
         rows = [_rows(connection, source, wanted) for source in _sources(wanted)]
-        merged = list(heapq.merge(*rows, key=_run_id))
-    finally:
-        connection.execute("COMMIT")
+    merged = list(heapq.merge(*rows, key=_run_id))
     return merged if wanted.limit is None else merged[: wanted.limit]
 
 
@@ -162,13 +173,10 @@ def _lease_info(row: tuple[object, ...], now: int) -> LeaseInfo:
 def list_run_ids(connection: apsw.Connection, after_run_id: str | None, limit: int) -> list[str]:
     """Return at most ``limit`` ids of which there is any trace."""
     found: set[str] = set()
-    connection.execute("BEGIN")
-    try:
+    with _snapshot(connection):
         for statement in schema.LIST_RUN_IDS:
             rows = connection.execute(statement, (after_run_id or "", limit)).fetchall()
             found.update(cast("str", run_id) for (run_id,) in rows)
-    finally:
-        connection.execute("COMMIT")
     return sorted(found)[:limit]
 
 
