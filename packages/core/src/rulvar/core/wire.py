@@ -35,7 +35,10 @@ __all__ = [
 MAX_DEPTH = 200
 """How deep arrays and objects may nest in a payload or a row."""
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+# Possessive, and the closing quote optional: an unclosed string is read over once, not from
+# each of its escaped quotes again.
+_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+_MAX_COUNT = 2**53 - 1
 
 
 class InvalidJSONError(ValueError):
@@ -87,15 +90,18 @@ def _check_depth(text: str) -> None:
             depth -= 1
 
 
+def _text(data: bytes | str) -> str:
+    if isinstance(data, str):
+        return data
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        message = f"not UTF-8 at byte {error.start}"
+        raise InvalidJSONError(message) from error
+
+
 def _decode(data: bytes | str, decoder: json.JSONDecoder) -> object:
-    if isinstance(data, bytes):
-        try:
-            text = data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            message = f"not UTF-8 at byte {error.start}"
-            raise InvalidJSONError(message) from error
-    else:
-        text = data
+    text = _text(data)
     if text.startswith("\ufeff"):
         message = "begins with a byte order mark"
         raise InvalidJSONError(message)
@@ -178,11 +184,13 @@ _META_NAMES: dict[str, str] = {
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+    if not isinstance(value, str):
+        return False
+    return value.isascii() or not any("\ud800" <= mark <= "\udfff" for mark in value)
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT
 
 
 def _is_flag(value: object) -> bool:
@@ -190,7 +198,7 @@ def _is_flag(value: object) -> bool:
 
 
 def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return isinstance(value, list) and all(_is_text(item) for item in value)
 
 
 _META_TYPES: dict[str, Callable[[object], bool]] = {
@@ -223,17 +231,18 @@ def encode_meta(meta: RunMeta) -> str:
 def decode_meta(run_id: str, data: bytes | str) -> RunMeta:
     """Read a row; a member that is unknown, or known with another type, goes to ``extra``.
 
-    ``run_id`` is the key that the row is stored under, and wins over the row's own. Raises
-    `InvalidJSONError` when the row is no object with a string ``status`` and a string
-    ``updatedAt`` (promise M2).
+    So does a known one whose value could not be written again (a lone surrogate, a count
+    outside 0 to 2^53-1). ``run_id`` is the key that the row is stored under, and wins over
+    the row's own. Raises `InvalidJSONError` when the row is no object with a string
+    ``status`` and a string ``updatedAt`` (promise M2).
     """
-    text = data.decode("utf-8") if isinstance(data, bytes) else data
+    text = _text(data)
     members = dict(_members(text))
     known: dict[str, object] = {}
     for field, name in _META_NAMES.items():
         if name not in members:
             continue
-        value = parse_value(members[name])
+        value = _plain_value(members[name])
         if _META_TYPES.get(field, _is_text)(value):
             known[field] = tuple(value) if isinstance(value, list) else value
             del members[name]
@@ -244,6 +253,14 @@ def decode_meta(run_id: str, data: bytes | str) -> RunMeta:
     known["run_id"] = run_id
     members.pop("runId", None)
     return RunMeta(**known, extra=JsonMembers(members))  # type: ignore[arg-type] # checked above
+
+
+def _plain_value(text: str) -> object:
+    """Return a member's value; None for an integer of more digits than Python converts."""
+    try:
+        return parse_value(text)
+    except InvalidJSONError:
+        return None
 
 
 def _members(text: str) -> list[tuple[str, str]]:
