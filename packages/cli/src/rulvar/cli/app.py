@@ -1,0 +1,117 @@
+"""Loading workflows from the user's own module: ``MODULE`` or ``MODULE:ATTR``.
+
+``MODULE`` takes every `Workflow` that the module holds; ``MODULE:ATTR`` one workflow, or an
+iterable of them. The folder that the setting was read from goes first on ``sys.path``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from rulvar.core import Workflow
+from rulvar.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from rulvar.cli.config import Setting
+
+__all__ = ["load_workflows"]
+
+
+def load_workflows(app: Setting) -> tuple[Workflow, ...]:
+    """Return the workflows that ``app`` names, in the module's own order.
+
+    Raises `ConfigError` when the module does not import, has no such attribute, or holds no
+    workflow; and when two workflows go by one name.
+    """
+    module_name, colon, attribute = app.value.partition(":")
+    if not module_name or (colon and not attribute):
+        _refuse(f"app {app.value!r} must be MODULE or MODULE:ATTR, as in workflows:count")
+    module = _import(module_name, app)
+    found = _take(module, attribute, app) if attribute else _workflows_of(vars(module).values())
+    if not found:
+        _refuse(f"app {app.value!r} holds no workflow: decorate an async function with @workflow")
+    _refuse_doubles(found, app)
+    return found
+
+
+def _import(module_name: str, app: Setting) -> ModuleType:
+    folder = str(app.folder)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
+            message = (
+                f"app {app.value!r}: there is no module {error.name!r} in {folder} nor in this "
+                "environment: name a module that Python can import from there"
+            )
+            raise ConfigError(message) from error
+        raise _broken(app, error) from error
+    except Exception as error:
+        # Whatever the user's module raises is about that module: name the line, keep the cause.
+        raise _broken(app, error) from error
+
+
+def _broken(app: Setting, error: Exception) -> ConfigError:
+    where = ""
+    frames = traceback.extract_tb(error.__traceback__)
+    if frames and not frames[-1].filename.startswith("<frozen importlib"):
+        where = f" ({frames[-1].filename}, line {frames[-1].lineno})"
+    message = (
+        f"app {app.value!r} does not import: {type(error).__name__}: {error}{where}: correct "
+        "it; --debug shows the traceback"
+    )
+    return ConfigError(message)
+
+
+def _take(module: ModuleType, attribute: str, app: Setting) -> tuple[Workflow, ...]:
+    value: object = module
+    for name in attribute.split("."):
+        if not hasattr(value, name):
+            _refuse(f"app {app.value!r}: {module.__name__} has no attribute {attribute!r}")
+        value = cast("object", getattr(value, name))
+    if isinstance(value, Workflow):
+        return (value,)
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        items = list(cast("Iterable[object]", value))
+        others = [item for item in items if not isinstance(item, Workflow)]
+        if not others:
+            return _workflows_of(items)
+        value = others[0]
+    return _refuse(
+        f"app {app.value!r} holds {_shown(value)} where a Workflow or an iterable of Workflows "
+        "was expected: decorate the async function with @workflow"
+    )
+
+
+def _shown(value: object) -> str:
+    name = getattr(value, "__name__", None)
+    kind = type(value).__name__
+    return f"the {kind} {name!r}" if isinstance(name, str) else f"a value of type {kind}"
+
+
+def _workflows_of(values: Iterable[object]) -> tuple[Workflow, ...]:
+    found: list[Workflow] = []
+    for value in values:
+        # One workflow under two names of the module is still one.
+        if isinstance(value, Workflow) and not any(value is known for known in found):
+            found.append(value)
+    return tuple(found)
+
+
+def _refuse_doubles(workflows: tuple[Workflow, ...], app: Setting) -> None:
+    names = [each.name for each in workflows]
+    for name in names:
+        if names.count(name) > 1:
+            _refuse(f"app {app.value!r} has two workflows named {name!r}: rename one of them")
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ConfigError(message)

@@ -1,0 +1,83 @@
+"""`rulvar resolve` and `rulvar cancel`: one journalled word to a run from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from rulvar.cli.opened import opened_stores
+from rulvar.cli.options import output_options, pass_output, store_option
+from rulvar.cli.values import read_value
+from rulvar.core import Engine
+
+if TYPE_CHECKING:
+    from rulvar.cli.render import Output
+    from rulvar.core import RunOutcome
+
+__all__ = ["cancel", "resolve"]
+
+
+@click.command("resolve")
+@click.argument("run_id")
+@click.argument("key")
+@click.argument("value", metavar="JSON")
+@store_option
+@output_options
+@pass_output
+def resolve(output: Output, run_id: str, key: str, value: str, store: str | None) -> None:
+    """Give RUN_ID the value it waits for under KEY.
+
+    JSON is one JSON text, @FILE to read it from a file, or - for standard input. The run
+    goes on when a worker or `rulvar resume` takes it up. A run that somebody holds is
+    refused with status 3.
+
+    \b
+    Examples:
+      rulvar resolve order-17 approval '{"approved": true}'
+      rulvar resolve order-17 approval @answer.json
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    answer = read_value(value, what="JSON")
+
+    async def perform() -> None:
+        with opened_stores(store) as stores:
+            async with Engine(stores) as engine:
+                await engine.resolve(run_id, key, answer)
+
+    asyncio.run(perform())
+    output.show(
+        {"run_id": run_id, "key": key, "resolved": True},
+        lambda: f"resolved {key} of run {run_id}: a worker or `rulvar resume` goes on with it",
+    )
+
+
+@click.command("cancel")
+@click.argument("run_id")
+@store_option
+@output_options
+@pass_output
+def cancel(output: Output, run_id: str, store: str | None) -> None:
+    """Cancel RUN_ID: it executes nothing more.
+
+    It ends as cancelled; a run that has ended keeps its outcome. A run that somebody holds
+    is refused with status 3.
+
+    \b
+    Examples:
+      rulvar cancel order-17
+    """  # noqa: D301
+
+    async def perform() -> RunOutcome | None:
+        with opened_stores(store) as stores:
+            async with Engine(stores) as engine:
+                return await engine.cancel(run_id)
+
+    outcome = asyncio.run(perform())
+    # None is the answer to a run that asks about itself, which no command line is.
+    status = "cancelled" if outcome is None else outcome.status
+    over = f"run {run_id} had ended as {status} before: nothing to cancel"
+    output.show(
+        {"run_id": run_id, "status": status, "cancelled": status == "cancelled"},
+        lambda: f"cancelled run {run_id}" if status == "cancelled" else over,
+    )

@@ -1,0 +1,188 @@
+"""`rulvar run` and `rulvar resume`: one segment, in this process, waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from rulvar.cli.app import load_workflows
+from rulvar.cli.config import read_setting
+from rulvar.cli.opened import opened_stores
+from rulvar.cli.options import app_option, output_options, pass_output, store_option
+from rulvar.cli.outcomes import report_outcome
+from rulvar.cli.signals import clean_end
+from rulvar.cli.values import read_value
+from rulvar.core import Engine
+from rulvar.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable
+
+    from rulvar.cli.render import Output, Progress
+    from rulvar.core import Event, RunHandle, RunOutcome, Workflow
+
+__all__ = ["resume", "run"]
+
+
+@click.command("run")
+@click.argument("workflow")
+@click.option(
+    "--args",
+    "arguments",
+    metavar="JSON",
+    help="The run's arguments: JSON text, @FILE, or - for standard input.",
+)
+@click.option("--run-id", metavar="RUN_ID", help="The run's id; a fresh one when left out.")
+@click.option("--name", help="A name to find the run by.")
+@click.option("--tag", "tags", multiple=True, help="A tag to find the run by; several are fine.")
+@app_option
+@store_option
+@output_options
+@pass_output
+@click.pass_context
+def run(
+    context: click.Context,
+    output: Output,
+    *,
+    workflow: str,
+    arguments: str | None,
+    run_id: str | None,
+    name: str | None,
+    tags: tuple[str, ...],
+    app: str | None,
+    store: str | None,
+) -> None:
+    """Start a run of WORKFLOW and wait for its outcome.
+
+    The result goes to standard output as JSON, the account to standard error. With --run-id,
+    an existing run of the same workflow and the same arguments goes on instead. At the first
+    Ctrl-C or SIGTERM the run is let go, and somebody else can take it at once; the second
+    does not wait.
+
+    \b
+    Examples:
+      rulvar run count --args '{"folder": "src"}'
+      rulvar run count --args @args.json --run-id count-1 --tag nightly
+      rulvar run count --args - --json < args.json
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    given = () if arguments is None else (read_value(arguments, what="--args"),)
+    workflows = load_workflows(read_setting("app", app))
+    chosen = _choose(workflow, workflows)
+    _finish(
+        context,
+        output,
+        store,
+        workflows,
+        lambda engine: engine.start(chosen, *given, run_id=run_id, name=name, tags=tags),
+    )
+
+
+@click.command("resume")
+@click.argument("run_id")
+@click.option(
+    "--retry-failed", is_flag=True, help="Run failed steps again, also of a run that has ended."
+)
+@app_option
+@store_option
+@output_options
+@pass_output
+@click.pass_context
+def resume(
+    context: click.Context,
+    output: Output,
+    *,
+    run_id: str,
+    retry_failed: bool,
+    app: str | None,
+    store: str | None,
+) -> None:
+    """Go on with RUN_ID from its journal, and wait for its outcome.
+
+    What was completed is not run again. A run that has ended returns its outcome and
+    executes nothing, unless --retry-failed says so.
+
+    \b
+    Examples:
+      rulvar resume count-1
+      rulvar resume count-1 --retry-failed --json
+    """  # noqa: D301
+    workflows = load_workflows(read_setting("app", app))
+    _finish(
+        context,
+        output,
+        store,
+        workflows,
+        lambda engine: engine.start_resume(run_id, retry_failed=retry_failed),
+    )
+
+
+def _choose(name: str, workflows: tuple[Workflow, ...]) -> Workflow:
+    for each in workflows:
+        if each.name == name:
+            return each
+    known = ", ".join(each.name for each in workflows)
+    message = f"the app has no workflow {name!r}: it has {known}"
+    raise ConfigError(message)
+
+
+def _finish(
+    context: click.Context,
+    output: Output,
+    store: str | None,
+    workflows: tuple[Workflow, ...],
+    start: Callable[[Engine], RunHandle],
+) -> None:
+    stopped_by: list[signal.Signals] = []
+    outcome = asyncio.run(_perform(output, store, workflows, start, stopped_by))
+    status = report_outcome(outcome, output)
+    if stopped_by and outcome.status == "running":
+        context.exit(128 + stopped_by[0])
+    context.exit(status)
+
+
+async def _perform(
+    output: Output,
+    store: str | None,
+    workflows: tuple[Workflow, ...],
+    start: Callable[[Engine], RunHandle],
+    stopped_by: list[signal.Signals],
+) -> RunOutcome:
+    with opened_stores(store) as stores, output.progress() as progress:
+        watch = _Watch(progress)
+        async with Engine(stores, workflows, observer=watch) as engine:
+            handle = start(engine)
+
+            def stop(number: signal.Signals) -> None:
+                stopped_by.append(number)
+                output.note(f"{number.name}: letting run {handle.run_id} go")
+                handle.let_go()
+
+            # The only trace of a fresh id, should this process be killed.
+            output.note(f"run {handle.run_id}: begun")
+            with clean_end(asyncio.get_running_loop(), stop):
+                return await handle.result()
+
+
+class _Watch:
+    """Turns the segment's events into the progress line."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._done = 0
+        self._replayed = 0
+        self._present = ""
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "step.started":
+            self._present = event.name
+        elif event.kind == "step.finished":
+            self._done += 1
+        elif event.kind == "step.replayed":
+            self._replayed += 1
+        steps = f"{self._done} steps done"
+        replayed = f", {self._replayed} from the journal" if self._replayed else ""
+        present = f", now {self._present}" if self._present else ""
+        self._progress.update(f"run {event.run_id}: {steps}{replayed}{present}")

@@ -1,0 +1,189 @@
+"""`rulvar runs ls` and `rulvar runs show`: what is there, and what happened to it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from rulvar.cli.inspection import inspect_run
+from rulvar.cli.opened import opened_stores
+from rulvar.cli.options import output_options, pass_output, store_option
+from rulvar.cli.render import ago, columns, plain
+from rulvar.cli.telling import show_document, show_text
+from rulvar.core.capabilities import has_lease_admin
+from rulvar.core.clock import SystemClock
+from rulvar.core.records import RUN_STATUSES, RunFilter
+from rulvar.core.wire import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from rulvar.cli.inspection import Inspection
+    from rulvar.cli.render import Output
+    from rulvar.core.records import LeaseInfo, RunMeta
+    from rulvar.core.stores import Stores
+
+__all__ = ["runs"]
+
+_STYLES = {
+    "ok": "green",
+    "running": "cyan",
+    "suspended": "yellow",
+    "error": "red",
+    "cancelled": "red",
+    "exhausted": "red",
+}
+
+
+@click.group("runs")
+@output_options
+def runs() -> None:
+    """List runs and show one.
+
+    \b
+    Examples:
+      rulvar runs ls --status running --status suspended
+      rulvar runs show order-17
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+
+
+@runs.command("ls")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice(RUN_STATUSES),
+    help="Only runs of this status; may be given several times.",
+)
+@click.option("--tag", "tags", multiple=True, help="Only runs with this tag; all that are given.")
+@click.option("--name", help="Only runs of this name.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="At most so many runs.",
+)
+@click.option("--after", metavar="RUN_ID", help="Only runs after this one: the next page.")
+@store_option
+@output_options
+@pass_output
+def list_runs(
+    output: Output,
+    *,
+    statuses: tuple[str, ...],
+    tags: tuple[str, ...],
+    name: str | None,
+    limit: int,
+    after: str | None,
+    store: str | None,
+) -> None:
+    """List runs, ordered by the bytes of their run ids.
+
+    HELD BY shows who holds a run at present, with the epoch of the lease. When there are
+    more runs than --limit, the way to the next page is named (next_after under --json).
+
+    \b
+    Examples:
+      rulvar runs ls
+      rulvar runs ls --status suspended --tag nightly --json
+      rulvar runs ls --limit 20 --after order-17
+    """  # noqa: D301
+    # One more than asked for tells whether there is a next page.
+    run_filter = RunFilter(
+        statuses=statuses or None, name=name, tags=tags, limit=limit + 1, after_run_id=after
+    )
+    with opened_stores(store) as stores:
+        found = stores.journal.list_runs(run_filter)
+        page = found[:limit]
+        holders = {meta.run_id: _holder(stores, meta.run_id) for meta in page}
+    more = page[-1].run_id if len(found) > limit else None
+    document = {
+        "runs": [_row_document(meta, holders[meta.run_id]) for meta in page],
+        "next_after": more,
+    }
+    output.show(document, lambda: _table(page, holders))
+    if more is not None and not output.json:
+        output.note(f"there are more: --after {more}")
+
+
+def _holder(stores: Stores, run_id: str) -> LeaseInfo | None:
+    if not has_lease_admin(stores.journal):
+        return None
+    lease = stores.journal.get_lease(run_id)
+    return lease if lease is not None and lease.live else None
+
+
+def _row_document(meta: RunMeta, holder: LeaseInfo | None) -> dict[str, object]:
+    row = asdict(meta) | {"extra": dict(meta.extra)}
+    return row | {"holder": None if holder is None else asdict(holder)}
+
+
+def _table(page: Sequence[RunMeta], holders: dict[str, LeaseInfo | None]) -> RenderableType:
+    if not page:
+        return "no runs"
+    now_ms = SystemClock().now_ms()
+    rows = []
+    for meta in page:
+        holder = holders[meta.run_id]
+        held = f"{holder.owner} (epoch {holder.epoch})" if holder is not None else ""
+        rows.append(
+            (
+                meta.run_id,
+                meta.status,
+                meta.workflow_name,
+                meta.name,
+                " ".join(meta.tags),
+                meta.segments,
+                _age(meta.updated_at, now_ms),
+                held,
+            )
+        )
+    titles = ("RUN", "STATUS", "WORKFLOW", "NAME", "TAGS", "SEGMENTS>", "UPDATED", "HELD BY")
+    return columns(*_without_empty(titles, rows), styles=_STYLES)
+
+
+def _age(updated_at: str, now_ms: int) -> str:
+    try:
+        return ago(parse_time(updated_at), now_ms)
+    except ValueError:
+        return plain(updated_at)  # another writer's spelling
+
+
+def _without_empty(
+    titles: Sequence[str], rows: Sequence[Sequence[object]]
+) -> tuple[list[str], list[list[object]]]:
+    """Leave out the columns in which no row has anything: a page without tags is narrower."""
+    kept = [at for at in range(len(titles)) if any(row[at] not in (None, "") for row in rows)]
+    return [titles[at] for at in kept], [[row[at] for at in kept] for row in rows]
+
+
+@runs.command("show")
+@click.argument("run_id")
+@store_option
+@output_options
+@pass_output
+@click.pass_context
+def show(context: click.Context, output: Output, run_id: str, store: str | None) -> None:
+    """Show RUN_ID: its row, its lease, who worked on it, each call, and its blobs.
+
+    A tenure is a stretch of the journal under one epoch. Where an owner was taken over, the
+    account says after what silence, which calls it had left unfinished, and who ran them
+    again.
+
+    \b
+    Examples:
+      rulvar runs show order-17
+      rulvar runs show order-17 --json | jq .tenures
+    """  # noqa: D301
+    with opened_stores(store) as stores:
+        inspection: Inspection = inspect_run(stores, run_id)
+    now_ms = SystemClock().now_ms()
+    output.show(show_document(inspection), lambda: show_text(inspection, now_ms=now_ms))
+    for problem in inspection.problems:
+        output.note(f"error: {problem}")
+    context.exit(inspection.exit_status)

@@ -1,0 +1,188 @@
+"""`rulvar worker`: sweep, take, resume, release, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from rulvar.cli.app import load_workflows
+from rulvar.cli.config import read_setting
+from rulvar.cli.opened import opened_stores
+from rulvar.cli.options import app_option, output_options, pass_output, store_option
+from rulvar.cli.outcomes import outcome_document
+from rulvar.cli.render import error_document, plain
+from rulvar.cli.signals import clean_end
+from rulvar.core import Engine, Worker
+from rulvar.core.clock import SystemClock
+from rulvar.core.errors import RulvarError
+from rulvar.core.fencing import has_fenced_writes
+from rulvar.core.wire import format_time
+
+if TYPE_CHECKING:
+    import signal
+
+    from rulvar.cli.render import Output
+    from rulvar.core import Event, WorkerReport, WorkerResult, Workflow
+
+__all__ = ["worker"]
+
+
+@click.command("worker")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="How many runs at once.",
+)
+@click.option("--until-idle", is_flag=True, help="End when there is nothing left to do.")
+@click.option(
+    "--poll-interval-ms",
+    type=click.IntRange(min=1),
+    default=500,
+    show_default=True,
+    help="How long to wait between two looks at the store.",
+)
+@click.option(
+    "--grace-ms",
+    type=click.IntRange(min=0),
+    default=10_000,
+    show_default=True,
+    help="How long a stop waits for running steps before it lets their runs go.",
+)
+@app_option
+@store_option
+@output_options
+@pass_output
+def worker(
+    output: Output,
+    *,
+    concurrency: int,
+    until_idle: bool,
+    poll_interval_ms: int,
+    grace_ms: int,
+    app: str | None,
+    store: str | None,
+) -> None:
+    """Work on every run of the app that waits for somebody.
+
+    Takes runs that nobody holds, goes on with them from their journals, and lets them go.
+    The first SIGTERM or Ctrl-C stops it cleanly: no new run is taken, runs under way get
+    --grace-ms, then they are let go and any other worker can take them at once. The second
+    signal does not wait. A clean stop is status 0. Under --json each event is one line.
+
+    \b
+    Examples:
+      rulvar worker --app flows --store sqlite:///runs.db
+      rulvar worker --concurrency 16 --json
+      rulvar worker --until-idle
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    workflows = load_workflows(read_setting("app", app))
+    teller = _Teller(output)
+    report = asyncio.run(
+        _work(
+            teller,
+            store,
+            workflows,
+            concurrency=concurrency,
+            until_idle=until_idle,
+            poll_interval_ms=poll_interval_ms,
+            grace_ms=grace_ms,
+        )
+    )
+    teller.ended(report)
+
+
+async def _work(
+    teller: _Teller,
+    store: str | None,
+    workflows: tuple[Workflow, ...],
+    *,
+    concurrency: int,
+    until_idle: bool,
+    poll_interval_ms: int,
+    grace_ms: int,
+) -> WorkerReport:
+    with opened_stores(store) as stores:
+        if not has_fenced_writes(stores.journal) or not has_fenced_writes(stores.transcripts):
+            teller.warn("this store does not fence every write: see rulvar fencing check")
+        async with Engine(stores, workflows, observer=teller) as engine:
+            sweeper = Worker(
+                engine,
+                concurrency=concurrency,
+                poll_interval_ms=poll_interval_ms,
+                on_result=teller.result,
+            )
+
+            def stop(number: signal.Signals) -> None:
+                teller.stopping(number)
+                sweeper.stop(grace_ms=grace_ms)
+
+            with clean_end(asyncio.get_running_loop(), stop):
+                teller.ready(workflows)
+                return await sweeper.run(until_idle=until_idle)
+
+
+class _Teller:
+    """Tells what the worker does: a line each, from whatever thread noticed."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._clock = SystemClock()
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        """Tell an event of the engine; steps are told to programs alone."""
+        text = f"run {event.run_id}: {event.kind.partition('.')[2]}"
+        facts = [event.name, event.detail, f"epoch {event.epoch}" if event.epoch else ""]
+        shown = ", ".join(fact for fact in facts if fact)
+        step = event.kind.startswith("step.")
+        self._tell(asdict(event), None if step else f"{text} ({shown})" if shown else text)
+
+    def ready(self, workflows: tuple[Workflow, ...]) -> None:
+        """Tell that the first sweep begins: from here on a signal ends the worker cleanly."""
+        names = [each.name for each in workflows]
+        self._tell({"kind": "worker.ready", "workflows": names}, f"ready for {', '.join(names)}")
+
+    def result(self, result: WorkerResult) -> None:
+        """Tell how a segment ended; to people only what its events have not told."""
+        error, outcome = result.error, result.outcome
+        if isinstance(error, RulvarError):
+            document, text = error_document(error), str(error)
+        elif error is not None:
+            message = f"{type(error).__name__}: {error}"
+            document = {"error": {"code": "unexpected", "message": message, "retryable": False}}
+            text = f"run {result.run_id}: set aside: {message}"
+        else:
+            document = {} if outcome is None else {"outcome": outcome_document(outcome)}
+            let_go = outcome is not None and outcome.status == "running"
+            text = f"run {result.run_id}: let go" if let_go else ""
+        head = {"kind": "worker.result", "run_id": result.run_id}
+        self._tell(head | document, text or None)
+
+    def stopping(self, number: signal.Signals) -> None:
+        """Tell that a signal was heard."""
+        text = f"{number.name}: stopping; a second one does not wait"
+        self._tell({"kind": "worker.stopping", "signal": number.name}, text)
+
+    def ended(self, report: WorkerReport) -> None:
+        """Tell the report, in the last line."""
+        counts = [f"{count} {status}" for status, count in sorted(report.outcomes.items())]
+        counts += [f"{report.superseded} superseded", f"{len(report.broken)} set aside"]
+        self._tell({"kind": "worker.ended", **asdict(report)}, f"ended: {', '.join(counts)}")
+
+    def warn(self, text: str) -> None:
+        """Tell a warning, on standard error."""
+        self._output.note(f"warning: {text}")
+
+    def _tell(self, document: dict[str, object], text: str | None) -> None:
+        at = format_time(self._clock.now_ms())
+        with self._lock:
+            if self._output.json:
+                self._output.line({"at": at, **document})
+            elif text is not None:
+                self._output.print(f"{at} {plain(text)}")

@@ -1,0 +1,80 @@
+"""What the command line answers to the shell: one table, used by code, help and docs.
+
+A status says what a script may do next: 3 and 5 are worth another try, 4 and 6 need none
+(somebody else goes on, or the run waits), 1 and 2 need a person.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from rulvar.core.errors import (
+    ConfigError,
+    InvalidResolutionError,
+    JournalCompatibilityError,
+    LeaseHeldError,
+    PluginError,
+    SettlementError,
+    StoreError,
+    SupersededError,
+)
+
+if TYPE_CHECKING:
+    from rulvar.core.errors import (
+        RulvarError,
+    )
+
+__all__ = ["MEANINGS", "ExitStatus", "status_of_error", "status_of_run"]
+
+
+class ExitStatus(IntEnum):
+    """The exit statuses of every `rulvar` command."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    HELD = 3
+    SUPERSEDED = 4
+    STORE = 5
+    UNFINISHED = 6
+    INTERNAL = 70
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+MEANINGS: dict[ExitStatus, str] = {
+    ExitStatus.DONE: "done: the run ended ok, the check passed, the listing is complete",
+    ExitStatus.FAILED: "the run ended as error, cancelled or exhausted; or: not fenced",
+    ExitStatus.USAGE: "nothing was done: usage, configuration, an unknown run, a broken plugin",
+    ExitStatus.HELD: "somebody else holds the run now: wait, or take over",
+    ExitStatus.SUPERSEDED: "superseded: a successor owns the run and goes on with it",
+    ExitStatus.STORE: "store trouble: busy, full, corrupt, or an outcome not recorded",
+    ExitStatus.UNFINISHED: "not finished: the run is suspended, or was let go before its end",
+    ExitStatus.INTERNAL: "an unexpected exception, with its traceback",
+    ExitStatus.INTERRUPTED: "stopped by Ctrl-C (SIGINT) before its end; the run was let go",
+    ExitStatus.TERMINATED: "stopped by SIGTERM before its end; the run was let go",
+}
+
+
+def status_of_error(error: RulvarError) -> ExitStatus:
+    """Return the exit status that an error of the tree ends a command with."""
+    if isinstance(error, LeaseHeldError):
+        return ExitStatus.HELD if error.reason == "held" else ExitStatus.SUPERSEDED
+    if isinstance(error, SupersededError):
+        return ExitStatus.SUPERSEDED
+    if isinstance(error, StoreError | SettlementError):
+        return ExitStatus.STORE
+    refused = (ConfigError, PluginError, InvalidResolutionError, JournalCompatibilityError)
+    if isinstance(error, refused):
+        return ExitStatus.USAGE
+    return ExitStatus.FAILED
+
+
+def status_of_run(status: str) -> ExitStatus:
+    """Return the exit status for what became of a run."""
+    if status == "ok":
+        return ExitStatus.DONE
+    if status in {"suspended", "running"}:
+        return ExitStatus.UNFINISHED
+    return ExitStatus.FAILED

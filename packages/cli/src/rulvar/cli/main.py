@@ -1,0 +1,257 @@
+"""The command `rulvar`: a group that imports a command only when it is asked for.
+
+``rulvar --help`` imports neither the engine nor a store: the summaries of the built-in
+commands stand in a table here, and a test holds them equal to the commands' own. Commands
+of other distributions are looked up in the metadata (entry-point group ``rulvar.commands``)
+and loaded when they are called, or listed by ``--help``. One that is broken is shown as
+broken and stops nothing; a name of ours cannot be taken.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import click
+
+from rulvar.cli.exits import MEANINGS, ExitStatus, status_of_error
+from rulvar.cli.options import output_of, output_options
+from rulvar.cli.render import Output
+from rulvar.core.errors import PluginError, RulvarError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["BUILT_IN", "BuiltIn", "RootGroup", "main"]
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A command of this distribution: its section in the help, where it is, what it does."""
+
+    section: str
+    target: str
+    summary: str
+
+
+_RUNS = "Runs"
+_DEPLOYMENT = "Deployment"
+_OTHERS = "Commands of other distributions"
+
+BUILT_IN: dict[str, BuiltIn] = {
+    "run": BuiltIn(
+        _RUNS,
+        "rulvar.cli.commands.run:run",
+        "Start a run of WORKFLOW and wait for its outcome.",
+    ),
+    "resume": BuiltIn(
+        _RUNS,
+        "rulvar.cli.commands.run:resume",
+        "Go on with RUN_ID from its journal, and wait for its outcome.",
+    ),
+    "worker": BuiltIn(
+        _RUNS,
+        "rulvar.cli.commands.worker:worker",
+        "Work on every run of the app that waits for somebody.",
+    ),
+    "resolve": BuiltIn(
+        _RUNS,
+        "rulvar.cli.commands.answer:resolve",
+        "Give RUN_ID the value it waits for under KEY.",
+    ),
+    "cancel": BuiltIn(
+        _RUNS,
+        "rulvar.cli.commands.answer:cancel",
+        "Cancel RUN_ID: it executes nothing more.",
+    ),
+    "runs": BuiltIn(
+        _RUNS,
+        "rulvar.cli.commands.runs:runs",
+        "List runs and show one.",
+    ),
+    "stores": BuiltIn(
+        _DEPLOYMENT,
+        "rulvar.cli.commands.stores:stores",
+        "List the stores that are installed.",
+    ),
+    "fencing": BuiltIn(
+        _DEPLOYMENT,
+        "rulvar.cli.commands.fencing:fencing",
+        "Check that a store fences every write.",
+    ),
+    "version": BuiltIn(
+        _DEPLOYMENT,
+        "rulvar.cli.commands.version:version",
+        "Show the installed versions.",
+    ),
+}
+
+
+def _exit_table() -> str:
+    rows = "\n".join(f"  {status:>3}  {meaning}" for status, meaning in MEANINGS.items())
+    return f"\b\nExit status:\n{rows}"
+
+
+class RootGroup(click.Group):
+    """The lazy group, and the one place where an error becomes an exit status."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,  # noqa: ANN401 - click's own signature
+    ) -> NoReturn:
+        """Run the command line and leave with its exit status."""
+        del standalone_mode
+        given = list(sys.argv[1:] if args is None else args)
+        # The errors of parsing come before any option's callback: look for the flag itself.
+        output = Output(json="--json" in given[: given.index("--") if "--" in given else None])
+        try:
+            # With standalone_mode off, an exit() comes back as the returned status.
+            status = super().main(
+                given,
+                prog_name or "rulvar",
+                complete_var,
+                standalone_mode=False,
+                windows_expand_args=windows_expand_args,
+                obj=output,
+                **extra,
+            )
+        except click.Abort:
+            output.note("interrupted")
+            status = ExitStatus.INTERRUPTED
+        except click.ClickException as error:
+            status = _show_usage(error, output)
+        except RulvarError as error:
+            output.failure(error)
+            status = status_of_error(error)
+        except Exception:  # noqa: BLE001 - shown whole, with a status of its own
+            traceback.print_exc()
+            status = ExitStatus.INTERNAL
+        sys.exit(int(status) if isinstance(status, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Call the command; what it returns is no exit status, only ``ctx.exit`` is."""
+        super().invoke(ctx)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return our names in their order, then the others'."""
+        return [*super().list_commands(ctx), *BUILT_IN, *_other_names()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command; None when nobody has that name.
+
+        Raises `PluginError` for another distribution's command that does not load.
+        """
+        if cmd_name in BUILT_IN:
+            module, _, attribute = BUILT_IN[cmd_name].target.partition(":")
+            return cast("click.Command", getattr(importlib.import_module(module), attribute))
+        if cmd_name in _other_names():
+            return _load_other(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands by section; loads those of other distributions, never ours."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, built_in in BUILT_IN.items():
+            sections.setdefault(built_in.section, []).append((name, built_in.summary))
+        width = formatter.width - 6 - max(len(name) for name in BUILT_IN)
+        for name in _other_names():
+            sections.setdefault(_OTHERS, []).append((name, _summary_of_other(name, width)))
+        for section, rows in sections.items():
+            with formatter.section(section):
+                formatter.write_dl(rows)
+        for warning in _shadow_warnings():
+            output_of(ctx).note(f"warning: {warning}")
+
+
+def _show_usage(error: click.ClickException, output: Output) -> int:
+    if output.json:
+        # NoArgsIsHelpError carries the whole help as its message: its first line will do.
+        message = error.format_message().strip() or "no command is given"
+        output.document({"error": {"code": "usage", "message": message, "retryable": False}})
+    else:
+        error.show()
+    return error.exit_code
+
+
+# --- commands of other distributions --------------------------------------------------------
+
+
+def _other_names() -> list[str]:
+    from rulvar.core.plugins import installed_commands  # noqa: PLC0415 - reads the metadata
+
+    return sorted({each.name for each in installed_commands()} - BUILT_IN.keys())
+
+
+def _shadow_warnings() -> list[str]:
+    from rulvar.core.plugins import installed_commands  # noqa: PLC0415
+
+    return [
+        f"{each.distribution} offers a command {each.name!r}, which is rulvar's own: ignored"
+        for each in installed_commands()
+        if each.name in BUILT_IN
+    ]
+
+
+def _load_other(name: str) -> click.Command:
+    from rulvar.core.plugins import load_command  # noqa: PLC0415
+
+    command = load_command(name)
+    if not isinstance(command, click.Command):
+        message = (
+            f"the command {name!r} is no click.Command but {type(command).__name__}: its entry "
+            "point must name one; uninstall or correct its distribution"
+        )
+        raise PluginError(message, name=name)
+    return command
+
+
+def _summary_of_other(name: str, width: int) -> str:
+    try:
+        return _load_other(name).get_short_help_str(max(width, 45))
+    except PluginError as error:
+        return f"(broken: {error})"
+
+
+@click.group(
+    "rulvar",
+    cls=RootGroup,
+    epilog=_exit_table(),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, _, value: _show_version(context) if value else None,
+    help="Show the installed versions and leave.",
+)
+@output_options
+def main() -> None:
+    """Run durable workflows, and look after their runs.
+
+    A run survives its worker: whoever takes it over goes on from its journal, and a worker
+    that wakes up late can change nothing.
+
+    \b
+    Examples:
+      rulvar run count --app flows --store sqlite:///runs.db --args '{"folder": "src"}'
+      rulvar worker --app flows --store sqlite:///runs.db
+      rulvar runs ls --status running
+      rulvar fencing check --probe
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+
+
+def _show_version(context: click.Context) -> NoReturn:
+    from rulvar.cli.commands.version import show_versions  # noqa: PLC0415 - only when asked
+
+    show_versions(output_of(context))
+    context.exit()

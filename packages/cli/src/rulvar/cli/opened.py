@@ -1,0 +1,40 @@
+"""Opening the store that a command was pointed at."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rulvar.cli.config import read_setting
+from rulvar.core.plugins import open_stores
+from rulvar.core.urls import StoreURL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rulvar.core.stores import Stores
+
+__all__ = ["opened_stores", "store_url"]
+
+
+def store_url(given: str | None) -> StoreURL:
+    """Return the URL of the store, from flag, environment or pyproject.toml.
+
+    A relative path in it starts at the folder that the setting was read from. Raises
+    `ConfigError` when there is none, and for what is no store URL.
+    """
+    setting = read_setting("store", given)
+    url = StoreURL.parse(setting.value)
+    if url.authority or url.in_memory or setting.folder == Path.cwd():
+        return url
+    # Joining with an absolute path gives that path.
+    return replace(url, path=str(setting.folder / url.path))
+
+
+@contextmanager
+def opened_stores(given: str | None) -> Iterator[Stores]:
+    """Open the pair of stores, and close it behind the block."""
+    with open_stores(store_url(given)) as stores:
+        yield stores

@@ -1,0 +1,74 @@
+"""Options that several commands share, each in one place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from rulvar.cli.config import ENVIRONMENT
+from rulvar.cli.render import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["app_option", "output_of", "output_options", "pass_output", "store_option"]
+
+Decorated = TypeVar("Decorated", bound="Callable[..., object] | click.Command")
+
+
+def output_of(context: click.Context) -> Output:
+    """Return the invocation's one `Output`, made on first use."""
+    return context.ensure_object(Output)
+
+
+def _set_json(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        output_of(context).json = True
+
+
+def _set_debug(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        output_of(context).debug = True
+
+
+def output_options(command: Decorated) -> Decorated:
+    """Add ``--json`` and ``--debug``."""
+    debug = click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_set_debug,
+        help="Show the traceback of an error too.",
+    )
+    machine = click.option(
+        "--json",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_set_json,
+        help="Print JSON on standard output, and nothing else there.",
+    )
+    return machine(debug(command))
+
+
+pass_output = click.make_pass_decorator(Output, ensure=True)
+
+store_option = click.option(
+    "--store",
+    "store",
+    metavar="URL",
+    envvar=ENVIRONMENT["store"],
+    show_envvar=True,
+    help="The store, as in sqlite:///runs.db; or store under [tool.rulvar] in pyproject.toml.",
+)
+
+app_option = click.option(
+    "--app",
+    "app",
+    metavar="MODULE[:ATTR]",
+    envvar=ENVIRONMENT["app"],
+    show_envvar=True,
+    help="Where the workflows are, as in flows:count; or app under [tool.rulvar].",
+)

@@ -1,0 +1,70 @@
+"""What became of a run, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rulvar.cli.exits import status_of_run
+
+if TYPE_CHECKING:
+    from rulvar.cli.exits import ExitStatus
+    from rulvar.cli.render import Output
+    from rulvar.core import RunOutcome
+
+__all__ = ["outcome_document", "report_outcome"]
+
+
+def outcome_document(outcome: RunOutcome) -> dict[str, object]:
+    """Return the outcome with the names of `RunOutcome`'s fields."""
+    return asdict(outcome)
+
+
+def report_outcome(outcome: RunOutcome, output: Output) -> ExitStatus:
+    """Print the outcome and return the exit status for it.
+
+    For people the run's result goes to standard output, as JSON, and what happened to
+    standard error, so that the result can be piped.
+    """
+    if output.json:
+        output.document(outcome_document(outcome))
+    else:
+        for line in _account(outcome):
+            output.note(line)
+        if outcome.status == "ok":
+            output.print(json.dumps(outcome.value, ensure_ascii=False, indent=2))
+    return status_of_run(outcome.status)
+
+
+def _account(outcome: RunOutcome) -> list[str]:
+    run_id = outcome.run_id
+    steps = f"{outcome.executed} steps executed, {outcome.replayed} calls from the journal"
+    epoch = "" if outcome.epoch is None else f", epoch {outcome.epoch}"
+    facts = f"({steps}{epoch})"
+    if outcome.status == "ok":
+        return [f"run {run_id}: ok {facts}"]
+    if outcome.status == "running":
+        return [
+            f"run {run_id}: let go before its end {facts}",
+            f"  to go on: rulvar resume {run_id}",
+        ]
+    if outcome.status == "suspended":
+        return [f"run {run_id}: suspended {facts}", *_waits(outcome)]
+    why = f": {outcome.error.message}" if outcome.error is not None else ""
+    lines = [f"run {run_id}: {outcome.status}{why} {facts}"]
+    if outcome.status == "error":
+        lines.append(f"  to run the failed steps again: rulvar resume {run_id} --retry-failed")
+    return lines
+
+
+def _waits(outcome: RunOutcome) -> list[str]:
+    lines = []
+    for each in outcome.waiting_for:
+        until = "" if each.deadline_at is None else f" until {each.deadline_at}"
+        if each.kind == "external":
+            answer = f"rulvar resolve {outcome.run_id} {each.key} JSON"
+            lines.append(f"  waits for {each.key}{until}: {answer}")
+        else:
+            lines.append(f"  sleeps{until}: a worker wakes it")
+    return lines

@@ -1,0 +1,248 @@
+"""Where every command's output is made: for people with rich, for programs as JSON.
+
+Under ``--json`` standard output carries one JSON document (or JSON Lines for a stream) and
+nothing else. Otherwise the result goes to standard output and messages to standard error,
+so that a result can be piped. Colour is off when the output is no terminal, and where
+``NO_COLOR`` is set. Tables fold to the terminal's width; in a pipe a row stays one line.
+
+Text that comes out of a store is shown with its control characters made visible: a run's
+name must not be able to move the cursor.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+import unicodedata
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import TYPE_CHECKING, TextIO, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from rich.console import Console, RenderableType
+    from rich.status import Status
+    from rich.table import Table
+
+    from rulvar.core.errors import RulvarError
+
+__all__ = [
+    "Output",
+    "Progress",
+    "ago",
+    "columns",
+    "error_document",
+    "plain",
+    "size",
+    "span",
+    "stacked",
+]
+
+_PIPE_WIDTH = 10_000
+
+
+def plain(text: object) -> str:
+    """Return ``text`` with control characters and lone surrogates as escapes."""
+    shown = str(text)
+    if shown.isprintable():
+        return shown
+    return "".join(_escape(c) if unicodedata.category(c) in {"Cc", "Cs"} else c for c in shown)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+@dataclass(slots=True)
+class Progress:
+    """One line that changes while something works; silent where nobody watches."""
+
+    status: Status | None = None
+
+    def update(self, text: str) -> None:
+        """Show ``text`` in place of what stood there."""
+        if self.status is not None:
+            self.status.update(plain(text))
+
+
+@dataclass(slots=True)
+class Output:
+    """How one invocation speaks: set once from ``--json`` and ``--debug``."""
+
+    json: bool = False
+    debug: bool = False
+
+    def show(self, document: object, human: Callable[[], RenderableType]) -> None:
+        """Print the result: ``document`` under ``--json``, what ``human`` makes otherwise."""
+        if self.json:
+            self.document(document)
+        else:
+            self.print(human())
+
+    def document(self, value: object) -> None:
+        """Print one JSON document, indented."""
+        _write(value, indent=2)
+
+    def line(self, value: object) -> None:
+        """Print one line of JSON Lines, at once."""
+        _write(value, indent=None)
+
+    def print(self, renderable: RenderableType) -> None:
+        """Print something of rich's to standard output; a string goes out as it is."""
+        if isinstance(renderable, str):
+            _write_text(sys.stdout, renderable + "\n")
+        else:
+            console = _console(sys.stdout)
+            with console.capture() as captured:
+                console.print(renderable)
+            # rich fills every line up to its width; nobody wants that in a file.
+            lines = [line.rstrip() for line in captured.get().splitlines()]
+            _write_text(sys.stdout, "\n".join(lines) + "\n")
+
+    def note(self, text: str) -> None:
+        """Print a message for people to standard error."""
+        _write_text(sys.stderr, plain(text) + "\n")
+
+    def failure(self, error: RulvarError) -> None:
+        """Print an error: one sentence and its remedy, and under ``--json`` its facts.
+
+        ``--debug`` adds the traceback on standard error.
+        """
+        if self.debug:
+            traceback.print_exception(error)
+        if self.json:
+            self.document(error_document(error))
+        else:
+            self.note(f"error: {error}")
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """Show a line that changes while the block runs: on a terminal only."""
+        if self.json or not sys.stderr.isatty():
+            yield Progress()
+            return
+        with _console(sys.stderr).status("") as status:
+            yield Progress(status)
+
+
+def error_document(error: RulvarError) -> dict[str, object]:
+    """Return an error as ``{"error": {"code", "message", "retryable", facts...}}``."""
+    facts = {name: _fact(value) for name, value in vars(error).items() if name[0] != "_"}
+    head = {"code": error.code, "message": str(error), "retryable": error.retryable}
+    return {"error": head | facts}
+
+
+def _fact(value: object) -> object:
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, list | tuple):
+        return [_fact(each) for each in cast("Sequence[object]", value)]
+    if isinstance(value, dict):
+        pairs = cast("Mapping[object, object]", value).items()
+        return {str(name): _fact(each) for name, each in pairs}
+    return str(value)
+
+
+def _write(value: object, *, indent: int | None) -> None:
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(
+        value, ensure_ascii=False, allow_nan=False, indent=indent, separators=separators
+    )
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        text = json.dumps(value, allow_nan=False, indent=indent, separators=separators)
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _write_text(stream: TextIO, text: str) -> None:
+    encoding = stream.encoding or "ascii"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
+
+
+def _console(stream: TextIO) -> Console:
+    from rich.console import Console  # noqa: PLC0415 - not for --json, --version and errors
+
+    return Console(
+        file=stream,
+        width=None if stream.isatty() else _PIPE_WIDTH,
+        emoji=False,
+        markup=False,
+        highlight=False,
+        soft_wrap=False,
+    )
+
+
+def columns(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    styles: Mapping[str, str] | None = None,
+) -> Table:
+    """Return a table; a title that ends in ``>`` aligns its column to the right.
+
+    ``styles`` gives a cell's style by its text (a status, a verdict).
+    """
+    from rich.table import Table  # noqa: PLC0415 - as in _console
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in titles:
+        right = title.endswith(">")
+        table.add_column(
+            title.rstrip(">"), justify="right" if right else "left", overflow="fold", no_wrap=False
+        )
+    for row in rows:
+        cells = [plain("" if cell is None else cell) for cell in row]
+        table.add_row(*[Text(cell, style=(styles or {}).get(cell, "")) for cell in cells])
+    return table
+
+
+def stacked(parts: Sequence[RenderableType]) -> RenderableType:
+    """Return the parts one below the other; strings stand as they are."""
+    from rich.console import Group  # noqa: PLC0415 - as in _console
+    from rich.text import Text  # noqa: PLC0415
+
+    return Group(*[Text(part) if isinstance(part, str) else part for part in parts])
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for people: ``512 B``, ``1.5 KiB``."""
+    if count < 1024:  # noqa: PLR2004 - the unit's own size
+        return f"{count} B"
+    amount = float(count)
+    for unit in ("KiB", "MiB", "GiB"):
+        amount /= 1024
+        if amount < 1024:  # noqa: PLR2004
+            return f"{amount:.1f} {unit}"
+    return f"{amount / 1024:.1f} TiB"
+
+
+def span(milliseconds: int) -> str:
+    """Return a duration for people: ``12 ms``, ``3.4 s``, ``5 min 2 s``, ``3 h 20 min``."""
+    sign = "-" if milliseconds < 0 else ""
+    whole = abs(milliseconds)
+    if whole < 1000:  # noqa: PLR2004 - the units' own sizes
+        return f"{sign}{whole} ms"
+    if whole < 60_000:  # noqa: PLR2004
+        return f"{sign}{whole / 1000:.1f} s"
+    minutes, seconds = divmod(whole // 1000, 60)
+    if minutes < 60:  # noqa: PLR2004
+        return f"{sign}{minutes} min {seconds} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:  # noqa: PLR2004
+        return f"{sign}{hours} h {minutes} min"
+    return f"{sign}{hours // 24} d {hours % 24} h"
+
+
+def ago(then_ms: int, now_ms: int) -> str:
+    """Return how long ago ``then_ms`` was, or how far ahead it lies (both Unix ms)."""
+    if then_ms > now_ms:
+        return f"in {span(then_ms - now_ms)}"
+    return f"{span(now_ms - then_ms)} ago"

@@ -1,0 +1,315 @@
+"""What happened to a run, told from its journal: tenures, takeovers, calls. No I/O.
+
+A *tenure* is a stretch of the journal under one epoch. An owner that was frozen writes
+nothing once a successor has taken over, because the fence refuses it; so along a journal
+the epochs never fall, and each change of epoch is a change of hands that can be named:
+
+============ =================================================================
+how it began the journal before it
+============ =================================================================
+started      nothing
+resumed      ends in a settle (and perhaps a word from outside)
+took-over    ends in the middle: its owner never settled
+went-on      the same, but it was the same segment: its lease had run out, nobody
+             had taken the run, and it took it again
+answered     anything; the tenure is only a resolution or a cancellation
+============ =================================================================
+
+A takeover that finds a call begun and not answered runs it again: at least once. Which of
+took-over and went-on it was, the count of segments tells: a tenure without a segment of its
+own is no takeover. Where the count leaves it open, the story says took-over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal
+
+from rulvar.core.journal import last_settle, run_start
+from rulvar.core.wire import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rulvar.core.journal import JournalEntry
+
+__all__ = ["CallStory", "Story", "Tenure", "tell"]
+
+Beginning = Literal["started", "resumed", "took-over", "went-on", "answered"]
+
+_HIDDEN_KINDS = frozenset({"decision", "resolution", "abandon"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStory:
+    """One call of the body: a step, a suspension, a recorded value.
+
+    ``begun_under`` and ``answered_under`` are epochs; where they differ, the call was begun
+    by one owner and finished by a later one. ``took_ms`` is from begin to answer; None for a
+    step that a later owner ran again, for the journal does not say when that began.
+    """
+
+    seq: int
+    kind: str
+    scope: str
+    name: str
+    ordinal: int
+    status: str
+    begun_under: int | None
+    answered_under: int | None
+    started_at: str | None
+    ended_at: str | None
+    took_ms: int | None
+    deadline_at: str | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenure:
+    """A stretch of the journal under one epoch.
+
+    ``silence_ms`` is how long nobody had written before it. ``unfinished`` names the calls
+    that were begun and not answered when it ended; ``finished_for_others`` those that it
+    answered although an earlier tenure had begun them. ``settled`` is the run's status that
+    it journalled, and ``segment`` the number of the segment that it settled.
+    """
+
+    epoch: int | None
+    began: Beginning
+    first_seq: int
+    last_seq: int
+    entries: int
+    started_at: str | None
+    ended_at: str | None
+    silence_ms: int | None
+    settled: str | None
+    segment: int | None
+    unfinished: tuple[str, ...]
+    finished_for_others: tuple[str, ...]
+    answers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """A whole journal, told.
+
+    ``epochs_fall_at`` is the seq of the first entry whose epoch is lower than an earlier
+    one's: it must be None, for a fence lets no such entry in.
+    """
+
+    entries: int
+    workflow: str | None = None
+    genesis: str | None = None
+    args_provided: bool = False
+    args: object = None
+    status: str | None = None
+    result: object = None
+    error: dict[str, object] | None = None
+    epochs_fall_at: int | None = None
+    tenures: tuple[Tenure, ...] = ()
+    calls: tuple[CallStory, ...] = ()
+    waiting_for: tuple[CallStory, ...] = ()
+
+    @property
+    def takeovers(self) -> tuple[Tenure, ...]:
+        """The tenures that began in the middle of another's."""
+        return tuple(tenure for tenure in self.tenures if tenure.began == "took-over")
+
+
+@dataclass(slots=True)
+class _Call:
+    opening: JournalEntry
+    answer: JournalEntry | None = None
+
+
+@dataclass(slots=True)
+class _Telling:
+    """What has been read so far."""
+
+    calls: dict[int, _Call] = field(default_factory=dict)
+    tenures: list[Tenure] = field(default_factory=list)
+    settled: str | None = None
+    last_time: int | None = None
+
+
+def tell(entries: Sequence[JournalEntry], *, segments: int | None = None) -> Story:
+    """Tell the story of a journal, of any writer: what is unknown is left out.
+
+    ``segments`` is how many have begun so far, as the run's row counts them.
+    """
+    telling = _Telling()
+    for epoch, group in groupby(entries, key=lambda entry: entry.epoch):
+        telling.tenures.append(_tenure(telling, epoch, list(group)))
+    start, settle = run_start(entries), last_settle(entries)
+    calls = tuple(_call_story(call) for call in telling.calls.values())
+    return Story(
+        entries=len(entries),
+        workflow=start.workflow if start else None,
+        genesis=start.genesis if start else None,
+        args_provided=start.args_provided if start else False,
+        args=start.args if start else None,
+        status=settle.status if settle else None,
+        result=settle.value if settle else None,
+        error=dict(settle.error) if settle and settle.error else None,
+        epochs_fall_at=_first_fall(entries),
+        tenures=tuple(_told_apart(telling.tenures, segments)),
+        calls=calls,
+        waiting_for=tuple(call for call in calls if call.status == "suspended"),
+    )
+
+
+def _tenure(telling: _Telling, epoch: int | None, group: list[JournalEntry]) -> Tenure:
+    began = _beginning(telling, group)
+    texts = [text for text in map(_written_at, group) if text is not None]
+    times = [time for time in map(_ms, texts) if time is not None]
+    silence = None
+    if times and telling.last_time is not None:
+        silence = max(0, min(times) - telling.last_time)
+    finished = _fold(telling, group)
+    settle = last_settle(group)
+    if settle is not None:
+        telling.settled = settle.status
+    elif began != "answered":
+        telling.settled = None
+    if times:
+        telling.last_time = max(times)
+    return Tenure(
+        epoch=epoch,
+        began=began,
+        first_seq=group[0].seq,
+        last_seq=group[-1].seq,
+        entries=len(group),
+        started_at=min(texts, default=None),
+        ended_at=max(texts, default=None),
+        silence_ms=silence,
+        settled=settle.status if settle else None,
+        segment=settle.segment if settle else None,
+        unfinished=_unfinished(telling) if settle is None and began != "answered" else (),
+        finished_for_others=tuple(finished),
+        answers=tuple(_answers(telling, group)),
+    )
+
+
+def _beginning(telling: _Telling, group: list[JournalEntry]) -> Beginning:
+    if not telling.tenures:
+        return "started"
+    if all(_from_outside(entry) for entry in group):
+        return "answered"
+    return "took-over" if telling.settled is None else "resumed"
+
+
+def _told_apart(tenures: list[Tenure], segments: int | None) -> list[Tenure]:
+    """Name the tenures that no segment of their own began: they are no takeovers."""
+    told = list(tenures)
+    unsettled: list[int] = []
+    before = 0
+    for index, tenure in enumerate(tenures):
+        if tenure.began != "answered":
+            unsettled.append(index)
+        last = index == len(tenures) - 1
+        number = tenure.segment if tenure.settled is not None else segments if last else None
+        if number is not None and number - before == 1:
+            for later in unsettled[1:]:
+                told[later] = replace(told[later], began="went-on")
+        if tenure.settled is not None:
+            before, unsettled = number if number is not None else before, []
+    return told
+
+
+def _from_outside(entry: JournalEntry) -> bool:
+    return entry.kind == "resolution" or _is_cancellation(entry)
+
+
+def _is_cancellation(entry: JournalEntry) -> bool:
+    settle = last_settle([entry])
+    return settle is not None and settle.status == "cancelled"
+
+
+def _fold(telling: _Telling, group: list[JournalEntry]) -> list[str]:
+    """Take the group's calls and answers in; return what it finished for others."""
+    finished: list[str] = []
+    for entry in group:
+        opened = telling.calls.get(entry.ref) if entry.ref is not None else None
+        if entry.ref is None and entry.kind not in _HIDDEN_KINDS:
+            telling.calls[entry.seq] = _Call(entry)
+        elif opened is not None and opened.answer is None:
+            opened.answer = entry
+            if entry.kind == "step" and opened.opening.epoch != entry.epoch:
+                finished.append(_name(opened.opening))
+    return finished
+
+
+def _unfinished(telling: _Telling) -> tuple[str, ...]:
+    return tuple(
+        _name(call.opening)
+        for call in telling.calls.values()
+        if call.answer is None and call.opening.status == "running"
+    )
+
+
+def _answers(telling: _Telling, group: list[JournalEntry]) -> list[str]:
+    words: list[str] = []
+    for entry in group:
+        if entry.kind == "resolution":
+            opened = telling.calls.get(entry.ref) if entry.ref is not None else None
+            words.append(f"resolved {_name(opened.opening) if opened else entry.key}")
+        elif _is_cancellation(entry):
+            words.append("cancelled the run")
+    return words
+
+
+def _name(entry: JournalEntry) -> str:
+    return entry.key if entry.ordinal == 0 else f"{entry.key} #{entry.ordinal}"
+
+
+def _call_story(call: _Call) -> CallStory:
+    opening, answer = call.opening, call.answer
+    status = opening.status if answer is None else answer.status
+    if answer is not None and answer.kind == "resolution" and status not in {"error", "cancelled"}:
+        status = "ok"
+    ended = answer.ended_at if answer else opening.ended_at
+    again = opening.kind == "step" and answer is not None and answer.epoch != opening.epoch
+    begin, end = (None if again else _ms(opening.started_at)), _ms(ended)
+    error = (answer or opening).error
+    message = error.get("message") if error else None
+    return CallStory(
+        seq=opening.seq,
+        kind=opening.kind,
+        scope=opening.scope,
+        name=opening.key,
+        ordinal=opening.ordinal,
+        status=status,
+        begun_under=opening.epoch,
+        answered_under=answer.epoch if answer else None,
+        started_at=opening.started_at,
+        ended_at=ended,
+        took_ms=end - begin if begin is not None and end is not None else None,
+        deadline_at=opening.deadline_at,
+        error=str(message) if message is not None else None,
+    )
+
+
+def _first_fall(entries: Sequence[JournalEntry]) -> int | None:
+    highest = 0
+    for entry in entries:
+        if entry.epoch is None:
+            continue
+        if entry.epoch < highest:
+            return entry.seq
+        highest = entry.epoch
+    return None
+
+
+def _written_at(entry: JournalEntry) -> str | None:
+    # An answer carries the time of its call's beginning too: the later one is its own.
+    return entry.ended_at or entry.started_at
+
+
+def _ms(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_time(text)
+    except ValueError:
+        return None  # another writer's spelling: the story goes on without that time

@@ -1,0 +1,281 @@
+"""A run's inspection for people and for programs.
+
+The account for people goes from the whole to the parts: the row, who holds it, the tenures
+with their takeovers in words, each call, the blobs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rulvar.cli.render import ago, columns, plain, size, span, stacked
+from rulvar.core.wire import format_time, json_text, parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from rulvar.cli.inspection import Inspection
+    from rulvar.cli.story import CallStory, Story, Tenure
+
+__all__ = ["show_document", "show_text"]
+
+_STYLES = {
+    "ok": "green",
+    "running": "cyan",
+    "suspended": "yellow",
+    "error": "red",
+    "cancelled": "red",
+}
+_LONGEST_VALUE = 400
+_MOST_NAMES = 5
+_DATE_END = 10
+
+
+def show_document(inspection: Inspection) -> dict[str, object]:
+    """Return the inspection as one JSON document with stable names."""
+    meta, lease, story = inspection.meta, inspection.lease, inspection.story
+    return {
+        "run_id": inspection.run_id,
+        "run": None if meta is None else asdict(meta) | {"extra": dict(meta.extra)},
+        "leases_known": inspection.leases_known,
+        "lease": None if lease is None else asdict(lease),
+        "journal": None if story is None else _journal_document(story),
+        "tenures": [] if story is None else [asdict(each) for each in story.tenures],
+        "calls": [] if story is None else [asdict(each) for each in story.calls],
+        "blobs": [asdict(blob) for blob in inspection.blobs],
+        "problems": list(inspection.problems),
+    }
+
+
+def _journal_document(story: Story) -> dict[str, object]:
+    return {
+        "entries": story.entries,
+        "workflow": story.workflow,
+        "genesis": story.genesis,
+        "args_provided": story.args_provided,
+        "args": story.args,
+        "status": story.status,
+        "result": story.result,
+        "error": story.error,
+        "epochs_fall_at": story.epochs_fall_at,
+        "takeovers": len(story.takeovers),
+        "waiting_for": [call.name for call in story.waiting_for],
+    }
+
+
+def show_text(inspection: Inspection, *, now_ms: int) -> RenderableType:
+    """Return the account for people."""
+    parts: list[RenderableType] = [_head(inspection, now_ms)]
+    story = inspection.story
+    if story is not None and story.tenures:
+        parts += ["", "Tenures", _tenures(inspection, story), *_verdict(story)]
+    if story is not None and story.calls:
+        parts += ["", "Calls", _calls(story)]
+    if inspection.blobs:
+        parts += ["", "Blobs", _blobs(inspection)]
+    return stacked(parts)
+
+
+def _head(inspection: Inspection, now_ms: int) -> str:
+    meta, story = inspection.meta, inspection.story
+    lines = [("run", inspection.run_id)]
+    if meta is None:
+        lines.append(("row", "none: the catalogue does not know this run"))
+    else:
+        lines += [
+            ("status", _status(inspection)),
+            ("workflow", meta.workflow_name or "-"),
+            ("name", meta.name or ""),
+            ("tags", " ".join(meta.tags)),
+            ("segments", "" if meta.segments is None else str(meta.segments)),
+            ("updated", _moment(meta.updated_at, now_ms)),
+            ("wakes", _moment(meta.wake_at, now_ms)),
+            ("parent", meta.parent_run_id or ""),
+        ]
+    lines.append(("lease", _lease(inspection, now_ms)))
+    if story is not None:
+        lines += [
+            ("arguments", _short(story.args) if story.args_provided else ""),
+            ("result", _short(story.result) if story.status == "ok" else ""),
+            ("error", str((story.error or {}).get("message", "")) if story.error else ""),
+            ("waits for", ", ".join(_waiting(call, now_ms) for call in story.waiting_for)),
+        ]
+    return "\n".join(f"{title:<10} {plain(text)}" for title, text in lines if text)
+
+
+def _status(inspection: Inspection) -> str:
+    meta, story = inspection.meta, inspection.story
+    status = "" if meta is None else meta.status
+    if story is not None and story.status is not None and status not in {story.status, "running"}:
+        return f"{status} (the journal says {story.status}: the row lags or contradicts it)"
+    return status
+
+
+def _lease(inspection: Inspection, now_ms: int) -> str:
+    lease = inspection.lease
+    if not inspection.leases_known:
+        return "not shown by this store"
+    if lease is None:
+        return "nobody holds this run"
+    who = f"{lease.owner}, epoch {lease.epoch}"
+    if lease.live:
+        return f"held by {who}, runs out {ago(lease.expires_at, now_ms)}"
+    return f"ran out {ago(lease.expires_at, now_ms)} and taken by nobody since: {who}"
+
+
+def _moment(text: str | None, now_ms: int) -> str:
+    if text is None:
+        return ""
+    try:
+        return f"{text} ({ago(parse_time(text), now_ms)})"
+    except ValueError:
+        return text
+
+
+def _short(value: object) -> str:
+    text = json_text(value)
+    if len(text) <= _LONGEST_VALUE:
+        return text
+    return f"{text[:_LONGEST_VALUE]}... ({len(text)} characters; --json shows all)"
+
+
+def _waiting(call: CallStory, now_ms: int) -> str:
+    until = f" until {_moment(call.deadline_at, now_ms)}" if call.deadline_at else ""
+    return f"{call.kind} {call.name}{until}"
+
+
+# --- tenures ----------------------------------------------------------------------------
+
+
+def _tenures(inspection: Inspection, story: Story) -> RenderableType:
+    date = _common_date(story)
+    lease = inspection.lease
+    rows = []
+    for tenure in story.tenures:
+        owner = lease.owner if lease is not None and lease.epoch == tenure.epoch else None
+        last = tenure is story.tenures[-1]
+        rows.append(
+            (
+                "-" if tenure.epoch is None else tenure.epoch,
+                f"{tenure.first_seq}-{tenure.last_seq}",
+                tenure.entries,
+                _clock(tenure.started_at, date),
+                _clock(tenure.ended_at, date),
+                _what_happened(tenure, owner, last=last),
+            )
+        )
+    when = f"FROM ({date})" if date else "FROM"
+    return columns(("EPOCH>", "SEQ", "ENTRIES>", when, "TO", "WHAT HAPPENED"), rows)
+
+
+def _what_happened(tenure: Tenure, owner: str | None, *, last: bool) -> str:
+    silence = "" if tenure.silence_ms is None else f" after {span(tenure.silence_ms)} of silence"
+    began = {
+        "started": "started the run",
+        "resumed": f"took the run up again{silence}",
+        "took-over": f"TOOK OVER{silence}",
+        "went-on": f"its lease had run out and nobody had taken the run: went on{silence}",
+        "answered": f"word from outside: {_names(tenure.answers)}",
+    }[tenure.began]
+    parts = [f"{owner}: {began}" if owner is not None else began]
+    if tenure.finished_for_others:
+        parts.append(f"ran again what was left unfinished: {_names(tenure.finished_for_others)}")
+    if tenure.settled is not None:
+        parts.append(f"settled {tenure.settled}")
+    elif tenure.began != "answered":
+        parts.append("has not settled yet" if last else "never settled")
+        if tenure.unfinished:
+            parts.append(f"unfinished: {_names(tenure.unfinished)}")
+    return "; ".join(parts)
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MOST_NAMES])
+    more = len(names) - _MOST_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _verdict(story: Story) -> list[RenderableType]:
+    verdict = ""
+    if story.epochs_fall_at is not None:
+        verdict = (
+            f"entry {story.epochs_fall_at} has a lower epoch than an entry before it: a write "
+            "of a dead lease was let in; this journal is damaged"
+        )
+    elif story.takeovers:
+        verdict = (
+            "epochs never fall along this journal: no owner that was taken over has written "
+            "after its successor"
+        )
+    return [verdict] if verdict else []
+
+
+# --- calls and blobs --------------------------------------------------------------------
+
+
+def _calls(story: Story) -> RenderableType:
+    date = _common_date(story)
+    rows = [
+        (
+            call.seq,
+            call.kind,
+            _call_name(call),
+            call.status,
+            _clock(call.started_at, date),
+            "" if call.took_ms is None else span(call.took_ms),
+            _epochs(call),
+            call.error or "",
+        )
+        for call in story.calls
+    ]
+    titles = ["SEQ>", "KIND", "CALL", "STATUS", "BEGAN", "TOOK>", "EPOCH", "ERROR"]
+    if not any(call.error for call in story.calls):
+        titles.pop()
+        rows = [row[:-1] for row in rows]  # type: ignore[misc] # one column narrower
+    return columns(titles, rows, styles=_STYLES)
+
+
+def _call_name(call: CallStory) -> str:
+    name = call.name if call.ordinal == 0 else f"{call.name} #{call.ordinal}"
+    return f"{call.scope}/{name}" if call.scope else name
+
+
+def _epochs(call: CallStory) -> str:
+    begun = "-" if call.begun_under is None else str(call.begun_under)
+    if call.answered_under is None or call.answered_under == call.begun_under:
+        return begun
+    what = "run again under" if call.kind == "step" else "answered under"
+    return f"{begun}, {what} {call.answered_under}"
+
+
+def _blobs(inspection: Inspection) -> RenderableType:
+    prefix = f"{inspection.run_id}/"
+    rows = [
+        (
+            blob.ref.removeprefix(prefix),
+            size(blob.size_bytes),
+            "" if blob.stored_at is None else format_time(blob.stored_at),
+        )
+        for blob in inspection.blobs
+    ]
+    return columns(("NAME", "SIZE>", "STORED"), rows)
+
+
+def _common_date(story: Story) -> str | None:
+    """Return the one day on which everything happened, if it is one."""
+    times: list[str | None] = []
+    for tenure in story.tenures:
+        times += [tenure.started_at, tenure.ended_at]
+    for call in story.calls:
+        times += [call.started_at, call.ended_at]
+    dates = {time[:_DATE_END] for time in times if time is not None}
+    return dates.pop() if len(dates) == 1 else None
+
+
+def _clock(text: str | None, date: str | None) -> str:
+    if text is None:
+        return ""
+    return text.removeprefix(f"{date}T").removesuffix("Z") if date else text

@@ -1,0 +1,264 @@
+"""Running, resuming, answering, listing and showing runs, over a SQLite file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import apsw
+import pytest
+from click.testing import CliRunner
+
+from rulvar.cli.main import main
+from rulvar.core.fencing import assert_fenced_writes
+from rulvar.core.journal import JournalEntry, encode_entry
+from rulvar.core.plugins import open_stores
+from rulvar.core.records import JournalRecord
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+    from rulvar.core.stores import Stores
+
+FLOWS = """
+import os
+from rulvar.core import workflow
+
+@workflow
+async def count(ctx, args):
+    return sum([await ctx.step(f"add {i}", lambda i=i: i) for i in range(args["n"])])
+
+@workflow
+async def approve(ctx):
+    draft = await ctx.step("prepare", lambda: "draft")
+    return [draft, await ctx.await_external("approval")]
+
+@workflow
+async def fragile(ctx):
+    def mend():
+        if not os.path.exists("mended"):
+            raise ValueError("broken \\x1b[31m")
+        return "whole"
+    return await ctx.step("mend", mend)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a folder with workflows and settings the current one."""
+    (tmp_path / "cli_test_flows.py").write_text(FLOWS, encoding="utf-8")
+    settings = '[tool.rulvar]\nstore = "sqlite:///runs.db"\napp = "cli_test_flows"\n'
+    (tmp_path / "pyproject.toml").write_text(settings, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "cli_test_flows", raising=False)
+    return tmp_path
+
+
+def rulvar(*args: str, status: int = 0, stdin: str | None = None) -> Result:
+    result = CliRunner().invoke(main, args, input=stdin)
+    assert result.exit_code == status, result.output
+    return result
+
+
+def document(*args: str, status: int = 0) -> dict[str, object]:
+    return cast("dict[str, object]", json.loads(rulvar(*args, "--json", status=status).stdout))
+
+
+def error_of(*args: str, status: int) -> dict[str, object]:
+    return cast("dict[str, object]", document(*args, status=status)["error"])
+
+
+# --- run and resume -----------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("project")
+def test_a_run_prints_its_result_alone_on_standard_output() -> None:
+    result = rulvar("run", "count", "--args", '{"n": 4}', "--run-id", "c1")
+    assert json.loads(result.stdout) == 6
+    assert "run c1: ok" in result.stderr
+    # The same again is the same run: nothing is executed.
+    again = document("run", "count", "--args", '{"n": 4}', "--run-id", "c1")
+    assert (again["status"], again["value"], again["executed"]) == ("ok", 6, 0)
+
+
+@pytest.mark.usefixtures("project")
+def test_arguments_come_from_standard_input_and_files(project: Path) -> None:
+    (project / "args.json").write_text('{"n": 2}', encoding="utf-8")
+    assert rulvar("run", "count", "--args", "@args.json").stdout == "1\n"
+    assert rulvar("run", "count", "--args", "-", stdin='{"n": 3}').stdout == "3\n"
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (("run", "nope"), "no workflow 'nope'"),
+        (("run", "count"), "needs arguments"),
+        (("run", "count", "--args", "{n: 2}"), "is not one JSON value"),
+        (("run", "approve", "--run-id", "a/b"), "must not contain '/'"),
+        (("run", "count", "--args", "1", "--store", "runs.db"), "is no store URL"),
+        (("run", "count", "--args", "1", "--store", "postgres:///x"), "install"),
+        (("run", "count", "--args", "1", "--app", "missing"), "there is no module 'missing'"),
+        (("resume", "nope"), "not in this store"),
+        (("cancel", "nope"), "not in this store"),
+        (("runs", "show", "nope"), "no run 'nope'"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_and_status_2(args: tuple[str, ...], complaint: str) -> None:
+    result = rulvar(*args, status=2)
+    assert result.stdout == ""
+    assert complaint in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "Traceback" in rulvar(*args, "--debug", status=2).stderr
+    error = error_of(*args, status=2)
+    assert complaint in cast("str", error["message"])
+    assert error["code"] in {"config", "plugin"}
+
+
+def test_a_failed_run_is_status_1_until_its_steps_are_run_again(project: Path) -> None:
+    result = rulvar("run", "fragile", "--run-id", "f1", status=1)
+    assert result.stdout == ""
+    assert "step 'mend' failed: ValueError: broken \\x1b[31m" in result.stderr
+    assert "--retry-failed" in result.stderr
+    outcome = document("resume", "f1", status=1)
+    assert cast("dict[str, object]", outcome["error"])["step"] == "mend"
+    (project / "mended").touch()
+    assert rulvar("resume", "f1", "--retry-failed").stdout == '"whole"\n'
+
+
+@pytest.mark.usefixtures("project")
+def test_a_suspended_run_is_status_6_and_goes_on_after_a_word() -> None:
+    result = rulvar("run", "approve", "--run-id", "a1", status=6)
+    assert "rulvar resolve a1 approval JSON" in result.stderr
+    outcome = document("resume", "a1", status=6)
+    waiting = cast("list[dict[str, object]]", outcome["waiting_for"])
+    assert [each["key"] for each in waiting] == ["approval"]
+    assert error_of("resolve", "a1", "other", "1", status=2)["code"] == "invalid-resolution"
+    assert document("resolve", "a1", "approval", '{"yes": true}')["resolved"] is True
+    assert document("resume", "a1")["value"] == ["draft", {"yes": True}]
+    assert document("cancel", "a1") == {"run_id": "a1", "status": "ok", "cancelled": False}
+
+
+@pytest.mark.usefixtures("project")
+def test_a_cancelled_run_is_status_1() -> None:
+    rulvar("run", "approve", "--run-id", "a1", status=6)
+    assert "cancelled run a1" in rulvar("cancel", "a1").stdout
+    assert document("resume", "a1", status=1)["status"] == "cancelled"
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    "command", [("resume", "a1"), ("cancel", "a1"), ("resolve", "a1", "k", "1")]
+)
+def test_a_run_that_somebody_holds_is_status_3(command: tuple[str, ...]) -> None:
+    rulvar("run", "approve", "--run-id", "a1", status=6)
+    with open_stores("sqlite:///runs.db") as stores:
+        assert_fenced_writes(stores).journal.acquire("a1", "elsewhere")
+        error = error_of(*command, status=3)
+        page = cast("list[dict[str, object]]", document("runs", "ls")["runs"])
+        text = rulvar("runs", "show", "a1").stdout
+    assert (error["code"], error["reason"], error["holder"]) == ("lease-held", "held", "elsewhere")
+    assert error["retryable"] is True
+    holder = cast("dict[str, object]", page[0]["holder"])
+    assert (holder["owner"], holder["epoch"], holder["live"]) == ("elsewhere", 2, True)
+    assert "held by elsewhere, epoch 2" in text
+
+
+def test_a_corrupt_store_is_status_5(project: Path) -> None:
+    (project / "runs.db").write_bytes(b"this is no database, and it is long enough to tell" * 40)
+    assert error_of("runs", "ls", status=5)["code"] == "store-corrupt"
+
+
+# --- listing and showing ------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("project")
+def test_listing_filters_and_pages() -> None:
+    for number in range(3):
+        run_id = f"c{number}"
+        rulvar("run", "count", "--args", '{"n": 0}', "--run-id", run_id, "--tag", "nightly")
+    rulvar("run", "approve", "--run-id", "a1", "--name", "first", "--tag", "nightly", status=6)
+
+    def ids(*args: str) -> tuple[list[object], object]:
+        found = document("runs", "ls", *args)
+        page = cast("list[dict[str, object]]", found["runs"])
+        return [row["run_id"] for row in page], found["next_after"]
+
+    assert ids() == (["a1", "c0", "c1", "c2"], None)
+    assert ids("--status", "suspended", "--status", "running") == (["a1"], None)
+    assert ids("--tag", "nightly", "--name", "first") == (["a1"], None)
+    assert ids("--limit", "2") == (["a1", "c0"], "c0")
+    assert ids("--limit", "2", "--after", "c0") == (["c1", "c2"], None)
+    text = rulvar("runs", "ls", "--limit", "2")
+    assert [line.split()[0] for line in text.stdout.splitlines()] == ["RUN", "a1", "c0"]
+    assert "--after c0" in text.stderr
+    assert rulvar("runs", "ls", "--tag", "none").stdout == "no runs\n"
+    assert "Invalid value for '--status'" in rulvar("runs", "ls", "--status", "x", status=2).stderr
+
+
+@pytest.mark.usefixtures("project")
+def test_showing_a_run_names_its_parts() -> None:
+    rulvar("run", "count", "--args", '{"n": 2}', "--run-id", "c1", "--tag", "nightly")
+    text = rulvar("runs", "show", "c1").stdout
+    for part in ("status     ok", "nobody holds this run", '{"n":2}', "add 1", "source"):
+        assert part in text
+    shown = document("runs", "show", "c1")
+    assert list(shown) == [
+        "run_id",
+        "run",
+        "leases_known",
+        "lease",
+        "journal",
+        "tenures",
+        "calls",
+        "blobs",
+        "problems",
+    ]
+    tenures = cast("list[dict[str, object]]", shown["tenures"])
+    assert [(each["epoch"], each["began"], each["settled"]) for each in tenures] == [
+        (1, "started", "ok")
+    ]
+
+
+@pytest.mark.usefixtures("project")
+def test_showing_a_takeover_tells_its_story() -> None:
+    rulvar("run", "approve", "--run-id", "a1", status=6)
+    # A holder that begins a step and never answers, then a successor.
+    with open_stores("sqlite:///runs.db") as stores:
+        begin_a_step_and_stop(stores, "a1")
+    rulvar("resolve", "a1", "approval", "1")
+    rulvar("resume", "a1")
+    text = rulvar("runs", "show", "a1").stdout
+    assert "TOOK OVER after" in text
+    assert "unfinished: ship" in text
+    assert "epochs never fall along this journal" in text
+
+
+def begin_a_step_and_stop(stores: Stores, run_id: str) -> None:
+    """Do what a worker does that boots, begins a step and is never heard of again."""
+    journal = assert_fenced_writes(stores).journal
+    lease = journal.acquire(run_id, "stalled")
+    [row] = journal.list_runs()
+    journal.put_meta(replace(row, status="running", segments=2), lease=lease)
+    seq = journal.load(run_id)[-1].seq + 1
+    entry = JournalEntry(seq=seq, kind="step", status="running", key="ship", epoch=lease.epoch)
+    journal.append(run_id, JournalRecord(seq=seq, payload=encode_entry(entry)), lease=lease)
+    journal.release(lease)
+
+
+def test_a_journal_that_cannot_be_read_hides_nothing_else(project: Path) -> None:
+    rulvar("run", "count", "--args", '{"n": 1}', "--run-id", "c1")
+    connection = apsw.Connection(str(project / "runs.db"))
+    connection.execute("UPDATE entries SET payload = '[1]' WHERE id = 2")
+    connection.close()
+    result = rulvar("runs", "show", "c1", status=5)
+    assert "status     ok" in result.stdout
+    assert "run 'c1' cannot be read" in result.stderr
+    shown = document("runs", "show", "c1", status=5)
+    assert shown["journal"] is None
+    assert len(cast("list[str]", shown["problems"])) == 1

@@ -1,0 +1,125 @@
+"""A journal told: who held the run, who took it over after what silence, what ran again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rulvar.cli.story import tell
+from rulvar.core.journal import JournalEntry
+
+
+def at(seconds: int) -> str:
+    return f"2026-01-02T03:04:{seconds:02d}.000Z"
+
+
+def decision(seq: int, epoch: int, second: int, **value: object) -> JournalEntry:
+    return JournalEntry(
+        seq=seq, kind="decision", status="ok", epoch=epoch, value=value, ended_at=at(second)
+    )
+
+
+def begun(seq: int, epoch: int, second: int, name: str, kind: str = "step") -> JournalEntry:
+    return JournalEntry(
+        seq=seq,
+        kind=kind,
+        status="running" if kind == "step" else "suspended",
+        key=name,
+        epoch=epoch,
+        started_at=at(second),
+    )
+
+
+def answered(seq: int, epoch: int, second: int, ref: int, name: str) -> JournalEntry:
+    return JournalEntry(
+        seq=seq,
+        kind="step",
+        status="ok",
+        key=name,
+        epoch=epoch,
+        ref=ref,
+        started_at=at(0),
+        ended_at=at(second),
+    )
+
+
+def start(epoch: int = 1) -> JournalEntry:
+    return decision(0, epoch, 0, decisionType="run_start", workflow="count", genesis="g")
+
+
+TAKEOVER = [
+    start(),
+    begun(1, 1, 1, "read a"),
+    answered(2, 1, 2, 1, "read a"),
+    begun(3, 1, 3, "read b"),
+    # The owner froze here; its lease ran out.
+    answered(4, 2, 12, 3, "read b"),
+    decision(5, 2, 13, decisionType="run_settle", runStatus="ok", segment=2, result=7),
+]
+
+
+def test_a_takeover_names_the_silence_and_what_ran_again() -> None:
+    story = tell(TAKEOVER)
+    first, second = story.tenures
+    assert (first.epoch, first.began, first.settled) == (1, "started", None)
+    assert first.unfinished == ("read b",)
+    assert (second.epoch, second.began, second.settled) == (2, "took-over", "ok")
+    assert second.silence_ms == 9000
+    assert second.finished_for_others == ("read b",)
+    assert story.takeovers == (second,)
+    assert story.epochs_fall_at is None
+    assert (story.status, story.result, story.workflow) == ("ok", 7, "count")
+    again = story.calls[1]
+    assert (again.begun_under, again.answered_under, again.took_ms) == (1, 2, None)
+    assert story.calls[0].took_ms == 1000
+
+
+def test_an_owner_that_took_its_run_again_is_not_taken_for_another() -> None:
+    settle = decision(5, 2, 13, decisionType="run_settle", runStatus="ok", segment=1)
+    story = tell([*TAKEOVER[:5], settle])
+    assert [tenure.began for tenure in story.tenures] == ["started", "went-on"]
+    assert story.takeovers == ()
+    # Before it settles, the row's count of segments tells the same.
+    assert tell(TAKEOVER[:5], segments=1).tenures[1].began == "went-on"
+    assert tell(TAKEOVER[:5], segments=2).tenures[1].began == "took-over"
+    assert tell(TAKEOVER[:5]).tenures[1].began == "took-over"
+
+
+def test_a_resume_after_a_settle_is_no_takeover() -> None:
+    suspended = [
+        start(),
+        begun(1, 1, 1, "approval", kind="external"),
+        decision(2, 1, 2, decisionType="run_settle", runStatus="suspended", segment=1),
+    ]
+    story = tell(suspended)
+    assert [call.name for call in story.waiting_for] == ["approval"]
+    resolution = JournalEntry(
+        seq=3, kind="resolution", status="ok", key="approval", ref=1, epoch=2, ended_at=at(30)
+    )
+    done = decision(4, 3, 31, decisionType="run_settle", runStatus="ok", segment=2)
+    story = tell([*suspended, resolution, done])
+    assert [tenure.began for tenure in story.tenures] == ["started", "answered", "resumed"]
+    assert story.tenures[1].answers == ("resolved approval",)
+    assert story.waiting_for == ()
+    assert story.takeovers == ()
+
+
+def test_a_word_from_outside_to_a_run_whose_owner_died_hides_no_takeover() -> None:
+    word = JournalEntry(seq=4, kind="resolution", status="ok", ref=1, epoch=2, ended_at=at(12))
+    story = tell([*TAKEOVER[:4], word, replace(TAKEOVER[5], epoch=3)])
+    assert [tenure.began for tenure in story.tenures] == ["started", "answered", "took-over"]
+
+
+def test_an_entry_of_a_dead_epoch_is_found() -> None:
+    late = answered(6, 1, 20, 1, "read a")
+    assert tell([*TAKEOVER, late]).epochs_fall_at == 6
+
+
+def test_another_writers_journal_is_told_as_far_as_it_goes() -> None:
+    foreign = [
+        JournalEntry(seq=0, kind="agent", status="running", key="x", started_at="yesterday"),
+        JournalEntry(seq=4, kind="", status="", ref=0),
+    ]
+    story = tell(foreign)
+    assert [tenure.epoch for tenure in story.tenures] == [None]
+    assert story.calls[0].took_ms is None
+    assert tell([]).tenures == ()
