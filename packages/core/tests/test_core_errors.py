@@ -1,0 +1,135 @@
+"""The error tree: one root, stable codes, facts that survive a process boundary."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rulvar.core import errors
+from rulvar.core.errors import (
+    ConfigError,
+    InvalidResolutionError,
+    JournalCompatibilityError,
+    JournalOrderViolation,
+    LeaseHeldError,
+    NonDeterminismError,
+    OutcomeUnknownError,
+    PluginError,
+    RulvarError,
+    RunCancelledError,
+    RunError,
+    RunFailedError,
+    SettlementError,
+    StepFailedError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreCorruptError,
+    StoreError,
+    StoreForkedError,
+    StoreFullError,
+    StoreInUseError,
+    SupersededError,
+)
+from rulvar.core.records import Lease
+
+if TYPE_CHECKING:
+    from rulvar.core.errors import RefusalReason
+
+LEASE = Lease(run_id="r", owner="a", epoch=3)
+
+SAMPLES: list[RulvarError] = [
+    RulvarError("m"),
+    ConfigError("m", path="$.a"),
+    PluginError("m", name="acme"),
+    StoreError("m", run_id="r"),
+    LeaseHeldError(
+        run_id="r", reason="superseded", offered=LEASE, holder="b", epoch=4, expires_at=99
+    ),
+    JournalOrderViolation(run_id="r", seq=3, tail_seq=5),
+    StoreBusyError("m", run_id="r", waited_ms=12, blocker="pid 7"),
+    StoreFullError("m", run_id="r"),
+    OutcomeUnknownError("m", run_id="r"),
+    StoreCorruptError("m", run_id="r", position=4),
+    StoreInUseError("m", holder="pid 7"),
+    StoreClosedError("m"),
+    StoreForkedError("m"),
+    RunError("m", run_id="r"),
+    SupersededError(run_id="r", reason="superseded", epoch=3, holder="b", holder_epoch=4),
+    SettlementError("m", run_id="r"),
+    StepFailedError("m", run_id="r", step="s", error_type="ValueError", attempts=3),
+    RunFailedError("m", run_id="r", error_type="ValueError"),
+    RunCancelledError("m", run_id="r"),
+    JournalCompatibilityError("m", run_id="r", found=(1, 2), window=(101, 101)),
+    NonDeterminismError("m", run_id="r", scope="", key="k", ordinal=2),
+    InvalidResolutionError("m", run_id="r", key="k"),
+]
+
+
+def all_classes() -> set[type[RulvarError]]:
+    return {
+        found
+        for name in errors.__all__
+        if isinstance(found := getattr(errors, name), type) and issubclass(found, RulvarError)
+    }
+
+
+def test_there_is_a_sample_of_every_class() -> None:
+    assert {type(error) for error in SAMPLES} == all_classes()
+
+
+def test_every_code_names_one_class() -> None:
+    codes = [kind.code for kind in all_classes()]
+    assert len(set(codes)) == len(codes)
+
+
+@pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_keeps_its_facts_across_processes(error: RulvarError) -> None:
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        back = pickle.loads(pickle.dumps(error, protocol))
+        assert type(back) is type(error)
+        assert (str(back), back.args, back.__dict__) == (str(error), error.args, error.__dict__)
+        assert back.retryable == error.retryable
+    assert copy.copy(error).__dict__ == error.__dict__
+
+
+def test_a_subclass_of_a_user_survives_too() -> None:
+    with pytest.raises(LeaseHeldError) as caught:
+        raise LeaseHeldError(run_id="r", reason="held", holder="b", epoch=1)
+    caught.value.add_note("seen at noon")
+    back = pickle.loads(pickle.dumps(caught.value))
+    assert back.__notes__ == ["seen at noon"]
+
+
+def test_the_drawn_tree_is_the_tree() -> None:
+    drawn = errors.__doc__ or ""
+    for kind in all_classes() - {RulvarError}:
+        assert kind.__name__ in drawn
+    parents = {kind: kind.__base__ for kind in all_classes()}
+    assert parents[LeaseHeldError] is StoreError
+    assert parents[SupersededError] is RunError
+    assert {parents[ConfigError], parents[PluginError]} == {RulvarError}
+
+
+def test_only_held_and_busy_are_worth_a_retry() -> None:
+    assert {type(error) for error in SAMPLES if error.retryable} == {StoreBusyError}
+    assert LeaseHeldError(run_id="r", reason="held", holder="b", epoch=1).retryable
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("held", "held by 'b' under epoch 4: wait, or take over"),
+        ("foreign-run", "is for run 'r'"),
+        ("unknown", "was never granted by this store"),
+        ("superseded", "was superseded ('b' holds it under epoch 4)"),
+        ("released", "was released, or its run was deleted"),
+        ("expired", "has expired"),
+    ],
+)
+def test_a_refusal_says_what_happened(reason: RefusalReason, words: str) -> None:
+    error = LeaseHeldError(run_id="q", reason=reason, offered=LEASE, holder="b", epoch=4)
+    assert words in str(error)
+    assert "'q'" in str(error)
