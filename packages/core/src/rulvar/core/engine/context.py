@@ -235,19 +235,32 @@ class Context:
         with self._alone(name):
             ordinal = segment.replay.take_ordinal(self._scope, f"parallel:{name}")
             scope = f"{self._scope}/{quote(name, safe='')}#{ordinal}"
-            gate = asyncio.Semaphore(limit or max(1, len(branches)))
+            places = min(limit or len(branches), len(branches))
+            gate = asyncio.Semaphore(max(1, places))
             tasks: list[asyncio.Task[T]] = []
+            left = len(branches)
+
+            def strand_ended(_task: asyncio.Task[T]) -> None:
+                # One that ends hands its place to one that waits at the gate, and the last
+                # one to the body: at no moment does a run look idle that is about to go on.
+                nonlocal left
+                left -= 1
+                if 0 < left < places:
+                    segment.strand_rests()
+
             for index, branch in enumerate(branches):
                 context = Context(segment, scope=f"{scope}[{index}]")
-                segment.strand_begins()
-                tasks.append(asyncio.create_task(_strand(segment, context, branch, gate)))
+                if index < places:
+                    segment.strand_begins()
+                task = asyncio.create_task(_strand(segment, context, branch, gate))
+                task.add_done_callback(strand_ended)
+                tasks.append(task)
             if tasks:
                 await self._join(tasks)
         return _results(tasks)
 
     async def _join(self, tasks: list[asyncio.Task[T]]) -> None:
-        segment = self._segment
-        segment.strand_rests()
+        self._segment.strand_rests()
         try:
             await asyncio.wait(tasks)
         except asyncio.CancelledError:
@@ -255,8 +268,6 @@ class Context:
                 task.cancel()
             await asyncio.wait(tasks)
             raise
-        finally:
-            segment.strand_begins()
 
     # --- suspensions ------------------------------------------------------------------------
 
@@ -400,12 +411,9 @@ async def _strand(
     branch: Callable[[Context], Awaitable[T]],
     gate: asyncio.Semaphore,
 ) -> T:
-    try:
-        async with gate:
-            segment.check()
-            return await branch(context)
-    finally:
-        segment.strand_rests()
+    async with gate:
+        segment.check()
+        return await branch(context)
 
 
 def _results(tasks: list[asyncio.Task[T]]) -> list[T]:

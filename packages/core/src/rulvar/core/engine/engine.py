@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from functools import partial
@@ -30,6 +29,7 @@ from rulvar.core.engine.boot import Resume, StartNew
 from rulvar.core.engine.bridge import Bridge
 from rulvar.core.engine.handle import RunHandle
 from rulvar.core.engine.keeper import Keeper
+from rulvar.core.engine.loops import on_loop
 from rulvar.core.engine.ownership import BorrowedRun, UnownedRun
 from rulvar.core.engine.parts import Parts
 from rulvar.core.engine.reads import Reads
@@ -42,7 +42,7 @@ from rulvar.core.records import RunMeta
 from rulvar.core.values import normalize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
     from rulvar.core.clock import Clock
@@ -249,7 +249,7 @@ class Engine:
         check_run_id(run_id)
         inside = self._inside(run_id)
         if inside is not None:
-            await _on_loop(inside.loop, inside.cancel())
+            await on_loop(inside.loop, inside.cancel())
             return None
         live = self._live.get(run_id)
         if live is not None:
@@ -268,7 +268,7 @@ class Engine:
         value = normalize(value)
         inside = self._inside(run_id)
         if inside is not None:
-            await _on_loop(inside.loop, inside.resolve(key, value))
+            await on_loop(inside.loop, inside.resolve(key, value))
             return
         live = self._live.get(run_id)
         if live is not None and await live.resolve(key, value):
@@ -287,7 +287,7 @@ class Engine:
         check_run_id(run_id)
         inside = self._inside(run_id)
         if inside is not None and lease is None:
-            await _on_loop(inside.loop, inside.delete())
+            await on_loop(inside.loop, inside.delete())
             return
         if lease is None and run_id in self._live:
             raise self._held(run_id)
@@ -374,13 +374,6 @@ class Engine:
             raise ConfigError(message)
         take = partial(self._ownership, run_id, lease)
         return await self._parts.bridge.call(partial(control_calls.briefly, self._parts, take, act))
-
-
-async def _on_loop(loop: asyncio.AbstractEventLoop, call: Coroutine[object, object, T]) -> T:
-    """Await a call on a segment's own loop, from whatever loop asks."""
-    if loop is asyncio.get_running_loop():
-        return await call
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, loop))
 
 
 def _owner(owner: str | None) -> str:

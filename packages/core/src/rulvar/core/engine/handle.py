@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rulvar.core.engine.control import SegmentEnded
 from rulvar.core.engine.driver import drive
 from rulvar.core.engine.events import Event, notify
+from rulvar.core.engine.loops import on_loop
 from rulvar.core.engine.segment import CURRENT, Ending
 from rulvar.core.errors import StoreError
 
@@ -42,6 +43,7 @@ class RunHandle:
         self._parts = parts
         self._segment: Segment | None = None
         self._asked: Ending | None = None
+        self._began = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(
             self._drive(wish, take), name=f"rulvar-segment:{run_id}"
@@ -58,12 +60,15 @@ class RunHandle:
 
         Raises as `Engine.run` does.
         """
+        return await on_loop(self._loop, self._shielded())
+
+    async def _shielded(self) -> RunOutcome:
         return await asyncio.shield(self._task)
 
     async def result_or_let_go(self) -> RunOutcome:
         """Wait for the segment's end; cancelling the wait lets the run go. Raises as `result`."""
         try:
-            return await asyncio.shield(self._task)
+            return await self.result()
         except asyncio.CancelledError:
             self.let_go()
             await self.wait()
@@ -71,6 +76,9 @@ class RunHandle:
 
     async def wait(self) -> None:
         """Wait until the segment is over, whatever it came to."""
+        await on_loop(self._loop, self._over())
+
+    async def _over(self) -> None:
         await asyncio.wait({self._task})
         if not self._task.cancelled():
             self._task.exception()  # seen: result() tells whoever asks
@@ -98,20 +106,21 @@ class RunHandle:
 
     async def resolve(self, key: str, value: object) -> bool:
         """Answer what the live run waits for; False when the segment has ended by now."""
-        segment = self._segment
-        if segment is None or segment.ending is not None:
-            await self.wait()
-            return False
-        try:
-            call = segment.resolve(key, value)
-            if self._loop is asyncio.get_running_loop():
-                await call
+        return await on_loop(self._loop, self._resolve(key, value))
+
+    async def _resolve(self, key: str, value: object) -> bool:
+        began = self._loop.create_task(self._began.wait())
+        await asyncio.wait({began, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        began.cancel()
+        if self._segment is not None and self._segment.ending is None:
+            try:
+                await self._segment.resolve(key, value)
+            except SegmentEnded:
+                pass  # it ended in between: the run is resolved under a brief lease
             else:
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
-        except SegmentEnded:
-            await self.wait()
-            return False
-        return True
+                return True
+        await self._over()
+        return False
 
     def _ask(self, ending: Ending) -> None:
         def ask() -> None:
@@ -125,6 +134,7 @@ class RunHandle:
 
     def _live(self, segment: Segment) -> None:
         self._segment = segment
+        self._began.set()
         if self._asked is not None:
             segment.end(self._asked)
 

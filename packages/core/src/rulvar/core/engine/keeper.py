@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from rulvar.core.engine.ownership import OwnedRun
 
 __all__ = ["Keeper"]
+
+_log = logging.getLogger("rulvar.engine")
 
 _RUNS_PER_THREAD = 8
 _MOST_THREADS = 8
@@ -86,6 +89,9 @@ class Keeper:
                 go_on = owned.renew()
             except StoreError:
                 # Busy, full or unknown: not lost. Whoever writes will see the same.
+                go_on, seconds = True, owned.lease_ttl_ms / 1000 / _SOON
+            except Exception:  # noqa: BLE001 - logged: one broken store must not end the others
+                _log.exception("renewing the lease of run %r failed", owned.run_id)
                 go_on, seconds = True, owned.lease_ttl_ms / 1000 / _SOON
             with self._changed:
                 if go_on and owned in self._kept:

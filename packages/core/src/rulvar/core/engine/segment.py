@@ -116,8 +116,10 @@ class Segment:
 
     def from_any_thread(self, function: Callable[[], None]) -> None:
         """Run a function on the segment's loop soon; do nothing when that loop is gone."""
-        if not self.loop.is_closed():
+        try:
             self.loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            return  # the loop is closed: nothing of this segment runs any more
 
     def tell(
         self, kind: str, *, name: str = "", epoch: int | None = None, detail: str = ""
