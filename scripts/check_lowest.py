@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from workspace import ROOT, read_members, run
+from workspace import ROOT, read_members, run, uv
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def build_wheel(source: Path, wheels: Path) -> None:
     """Build a member's folder to a wheel."""
-    run("uv", "build", "-q", "--wheel", "-o", str(wheels), str(source))
+    uv("build", "-q", "--wheel", "-o", str(wheels), str(source))
 
 
 def older_releases(members: dict[str, Member]) -> set[tuple[str, Version]]:
@@ -70,18 +70,18 @@ def build_release(member: Member, version: Version, scratch: Path, wheels: Path)
 def test_alone(member: Member, python: str, scratch: Path, wheels: Path) -> None:
     """Install one member with its lowest dependencies and run its tests."""
     environment = scratch / f"environment-of-{member.name}"
-    run("uv", "venv", "-q", "--python", python, str(environment))
+    uv("venv", "-q", "--python", python, str(environment))
     interpreter = str(environment / ("Scripts" if os.name == "nt" else "bin") / "python")
-    run(
-        *("uv", "pip", "install", "-q", "--python", interpreter),
+    uv(
+        *("pip", "install", "-q", "--python", interpreter),
         # uv keeps a wheel by its file name; a rebuilt one has the same name.
         *("--refresh", "--find-links", str(wheels)),
         *("--resolution", "lowest-direct"),
         *("--group", f"{member.folder / 'pyproject.toml'}:test"),
         str(member.folder),
     )
-    run("uv", "pip", "check", "--python", interpreter)
-    run("uv", "pip", "freeze", "-q", "--python", interpreter)
+    uv("pip", "check", "--python", interpreter)
+    uv("pip", "freeze", "-q", "--python", interpreter)
     modules = [
         ".".join(path.parent.relative_to(member.source).parts)
         for path in sorted(member.source.rglob("py.typed"))

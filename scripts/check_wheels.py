@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from workspace import NAMESPACES, module_files, read_members, report, run
+from workspace import NAMESPACES, module_files, read_members, report, uv
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +107,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for member in members.values():
             target = Path(folder, member.name)
-            run("uv", "build", "-q", "-o", str(target), str(member.folder))
+            uv("build", "-q", "-o", str(target), str(member.folder))
             (wheel,) = target.glob("*.whl")
             found = check_wheel(wheel, member, owners)
             problems += [f"{wheel.name}: {problem}" for problem in found]

@@ -88,6 +88,11 @@ def run(*command: str) -> None:
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
 
 
+def uv(*arguments: str) -> None:
+    """Run the uv of this interpreter's own environment, whatever is on PATH."""
+    run(sys.executable, "-m", "uv", *arguments)
+
+
 def report(problems: list[str], looked_at: str) -> int:
     """Print the problems and one line of summary; return the exit status."""
     for problem in problems:
