@@ -1,0 +1,34 @@
+"""The page of the command line is the commands' own help, and the index names every page."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_page_of_the_command_line_is_up_to_date() -> None:
+    script = ROOT / "scripts" / "gen_cli_docs.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--check"], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_index_lists_exactly_the_pages_that_exist() -> None:
+    docs = ROOT / "docs"
+    listed = set(re.findall(r"\]\(([^)#:]+)\)", (docs / "README.md").read_text("utf-8")))
+    assert listed == {path.name for path in docs.glob("*.md")} - {"README.md"}
+
+
+def test_every_link_of_the_pages_leads_somewhere() -> None:
+    broken = [
+        f"{page.name}: {target}"
+        for page in (ROOT / "docs").glob("*.md")
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8"))
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
