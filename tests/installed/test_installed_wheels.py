@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICKSTART = ROOT / "examples" / "quickstart"
+EXAMPLES = ROOT / "examples" / "quickstart"
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -158,6 +158,37 @@ with open_stores(sys.argv[1]) as stores:
 print(json.dumps([successor.epoch > stalled.epoch, reasons, kept, refs]))
 """
 
+QUICKSTART = """
+import asyncio, json, os, sys
+url, examples, directory, dies_at = sys.argv[1:]
+sys.path.insert(0, examples)
+import workflow
+from rulvar.core import Engine, LeaseHeldError, assert_fenced_writes, open_stores
+
+wanted = {"directory": directory, "pattern": "*.txt", "limit": 10}
+workflow.half_read = lambda name: os._exit(0) if name == dies_at else None
+
+async def main():
+    with open_stores(url) as stores:
+        assert_fenced_writes(stores)
+        async with Engine(stores, [workflow.count_files]) as engine:
+            while True:
+                try:
+                    outcome = await engine.run("count-files", wanted, run_id="outside")
+                    break
+                except LeaseHeldError as error:
+                    # The dead process's lease: it ends by itself.
+                    assert error.reason == "held", error
+                    await asyncio.sleep(0.05)
+    plainly = workflow.count_plainly(wanted)
+    print(json.dumps([outcome.status, outcome.value == plainly, outcome.value["files"],
+                      outcome.epoch, outcome.executed]))
+
+if dies_at:
+    print("null", flush=True)
+asyncio.run(main())
+"""
+
 
 def test_two_wheels_see_only_their_own_stores(two_wheels: Environment) -> None:
     assert two_wheels.python(LIST) == [
@@ -220,3 +251,20 @@ def test_the_command_lists_a_store_from_outside(with_a_stranger: Environment) ->
     call(
         rulvar, "fencing", "check", "--probe", "--store", "acme:///x.db", cwd=with_a_stranger.folder
     )
+
+
+def test_a_store_from_outside_runs_the_quickstarts_workflow(
+    with_a_stranger: Environment, tmp_path: Path
+) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_text("line\n" * number, "utf-8")
+    url = "acme:///quickstart.db?lease_ttl_ms=1000"
+
+    def process(*, dies_at: str = "") -> Any:
+        return with_a_stranger.python(QUICKSTART, url, str(EXAMPLES), str(tmp_path), dies_at)
+
+    # Killed in the middle of the third of five files: the list and two files were done.
+    process(dies_at="2.txt")
+    assert process() == ["ok", True, 5, 2, 4]
+    status, equal, files, _, executed = process()
+    assert (status, equal, files, executed) == ("ok", True, 5, 0)
