@@ -36,6 +36,14 @@ async def gated(ctx):
     return "through"
 
 @workflow
+async def chatty(ctx):
+    return await ctx.step("say", say)
+
+def say():
+    print("from the step", flush=True)
+    return 7
+
+@workflow
 async def stuck(ctx):
     await ctx.step("block the loop", block)
 
@@ -195,3 +203,23 @@ def test_a_worker_and_a_run_do_not_take_each_others(folder: Path) -> None:
         for number in range(3):
             (folder / f"gate{number}").touch()
         assert first.wait(60) == 0
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_progress_line_keeps_out_of_standard_output() -> None:
+    terminal, other_end = os.openpty()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "rulvar.cli", "run", "chatty", "--run-id", "c1"],
+            check=True,
+            stdout=subprocess.PIPE,
+            stderr=other_end,
+            text=True,
+        )
+        shown = os.read(terminal, 100_000).decode()
+    finally:
+        os.close(terminal)
+        os.close(other_end)
+    assert done.stdout == "from the step\n7\n"
+    assert "steps done: 1, now: say" in shown
+    assert "run c1: ok" in shown

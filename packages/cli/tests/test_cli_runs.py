@@ -174,6 +174,34 @@ def test_a_corrupt_store_is_status_5(project: Path) -> None:
     assert error_of("runs", "ls", status=5)["code"] == "store-corrupt"
 
 
+# --- a worker -----------------------------------------------------------------------------
+
+
+def test_a_worker_finishes_what_waits_and_says_so(project: Path) -> None:
+    rulvar("run", "approve", "--run-id", "a1", status=6)
+    rulvar("run", "fragile", "--run-id", "f1", status=1)
+    rulvar("resolve", "a1", "approval", "1")
+    text = rulvar("worker", "--until-idle").stdout
+    assert "ready for count, approve, fragile" in text
+    assert "run a1: settled (ok, epoch " in text
+    assert "ended: 1 ok, 0 superseded, 0 set aside" in text
+    (project / "mended").touch()
+    # A run that has ended is nothing to do for a worker.
+    lines = rulvar("worker", "--until-idle", "--json").stdout.splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["worker.ready", "worker.ended"]
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.filterwarnings("ignore::rulvar.core.EphemeralStoreWarning")
+def test_a_worker_warns_of_a_store_without_the_fence() -> None:
+    result = rulvar("worker", "--until-idle", "--store", "memory://", "--json")
+    assert "warning: not fenced: the journal store" in result.stderr
+    assert [json.loads(line)["kind"] for line in result.stdout.splitlines()] == [
+        "worker.ready",
+        "worker.ended",
+    ]
+
+
 # --- listing and showing ------------------------------------------------------------------
 
 

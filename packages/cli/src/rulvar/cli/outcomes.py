@@ -39,7 +39,7 @@ def report_outcome(outcome: RunOutcome, output: Output) -> ExitStatus:
 
 def _account(outcome: RunOutcome) -> list[str]:
     run_id = outcome.run_id
-    steps = f"{outcome.executed} steps executed, {outcome.replayed} calls from the journal"
+    steps = f"steps executed: {outcome.executed}, calls from the journal: {outcome.replayed}"
     epoch = "" if outcome.epoch is None else f", epoch {outcome.epoch}"
     facts = f"({steps}{epoch})"
     if outcome.status == "ok":

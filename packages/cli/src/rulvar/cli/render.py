@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rich.console import Console, RenderableType
-    from rich.status import Status
+    from rich.spinner import Spinner
     from rich.table import Table
+    from rich.text import Text
 
     from rulvar.core.errors import RulvarError
 
@@ -59,12 +60,12 @@ def _escape(character: str) -> str:
 class Progress:
     """One line that changes while something works; silent where nobody watches."""
 
-    status: Status | None = None
+    spinner: Spinner | None = None
 
     def update(self, text: str) -> None:
         """Show ``text`` in place of what stood there."""
-        if self.status is not None:
-            self.status.update(plain(text))
+        if self.spinner is not None:
+            self.spinner.update(text=_text(text))
 
 
 @dataclass(slots=True)
@@ -123,8 +124,20 @@ class Output:
         if self.json or not sys.stderr.isatty():
             yield Progress()
             return
-        with _console(sys.stderr).status("") as status:
-            yield Progress(status)
+        from rich.live import Live  # noqa: PLC0415 - as in _console
+        from rich.spinner import Spinner  # noqa: PLC0415
+
+        spinner = Spinner("dots", text=_text("no step done yet"))
+        # What a step prints keeps its way when standard output goes somewhere else.
+        to_terminal = sys.stdout.isatty()
+        with Live(
+            spinner,
+            console=_console(sys.stderr),
+            transient=True,
+            refresh_per_second=10,
+            redirect_stdout=to_terminal,
+        ):
+            yield Progress(spinner)
 
 
 def error_document(error: RulvarError) -> dict[str, object]:
@@ -164,6 +177,12 @@ def _write_text(stream: TextIO, text: str) -> None:
     encoding = stream.encoding or "ascii"
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
+
+
+def _text(text: str) -> Text:
+    from rich.text import Text  # noqa: PLC0415 - as in _console
+
+    return Text(plain(text), overflow="ellipsis", no_wrap=True)
 
 
 def _console(stream: TextIO) -> Console:

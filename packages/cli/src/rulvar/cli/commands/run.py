@@ -182,7 +182,7 @@ class _Watch:
             self._done += 1
         elif event.kind == "step.replayed":
             self._replayed += 1
-        steps = f"{self._done} steps done"
-        replayed = f", {self._replayed} from the journal" if self._replayed else ""
-        present = f", now {self._present}" if self._present else ""
-        self._progress.update(f"run {event.run_id}: {steps}{replayed}{present}")
+        steps = f"steps done: {self._done}"
+        replayed = f", from the journal: {self._replayed}" if self._replayed else ""
+        present = f", now: {self._present}" if self._present else ""
+        self._progress.update(f"{steps}{replayed}{present}")

@@ -18,8 +18,8 @@ from rulvar.cli.render import error_document, plain
 from rulvar.cli.signals import clean_end
 from rulvar.core import Engine, Worker
 from rulvar.core.clock import SystemClock
-from rulvar.core.errors import RulvarError
-from rulvar.core.fencing import has_fenced_writes
+from rulvar.core.errors import ConfigError, RulvarError
+from rulvar.core.fencing import assert_fenced_writes
 from rulvar.core.wire import format_time
 
 if TYPE_CHECKING:
@@ -108,8 +108,10 @@ async def _work(
     grace_ms: int,
 ) -> WorkerReport:
     with opened_stores(store) as stores:
-        if not has_fenced_writes(stores.journal) or not has_fenced_writes(stores.transcripts):
-            teller.warn("this store does not fence every write: see rulvar fencing check")
+        try:
+            assert_fenced_writes(stores)
+        except ConfigError as error:
+            teller.warn(f"not fenced: {error}")
         async with Engine(stores, workflows, observer=teller) as engine:
             sweeper = Worker(
                 engine,
