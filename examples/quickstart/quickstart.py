@@ -217,7 +217,7 @@ class Story:
         )
         answered = Counter(entry.key for entry in self._steps() if entry.status == "ok")
         check(
-            max(answered.values()) == 1 and len(answered) == plain["files"] + 2,
+            set(answered.values()) == {1} and len(answered) == plain["files"] + 2,
             f"each of {len(answered)} steps completed once",
             f"{answered.most_common(1)}",
         )
@@ -229,7 +229,7 @@ class Story:
         )
         epochs = [entry.epoch or 0 for entry in self._entries()]
         check(
-            epochs == sorted(epochs) and epochs[-1] > self.half_read["epoch"],
+            epochs == sorted(epochs) and max(epochs, default=0) > self.half_read["epoch"],
             "along the journal the epochs never fall: "
             + " then ".join(f"{n} entries under {epoch}" for epoch, n in _runs(epochs)),
         )
