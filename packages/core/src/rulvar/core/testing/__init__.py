@@ -2,7 +2,8 @@
 
 Read `reference` first: the fenced store pair in the simplest code that keeps the contract.
 `ManualClock` moves only when it is told to, and `SeededIds` mints the same identifiers
-again from the same seed, so a test says what happens when instead of waiting for it.
+again from the same seed, so a test says what happens when instead of waiting for it;
+`WatchedStores` tells it about every store call, and lets it come between.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from rulvar.core.testing.reference import (
     StoreSnapshot,
     reference_stores,
 )
+from rulvar.core.testing.watched import StoreCall, WatchedStores
 
 __all__ = [
     "ManualClock",
     "ReferenceStore",
     "ReferenceTranscripts",
     "SeededIds",
+    "StoreCall",
     "StoreSnapshot",
+    "WatchedStores",
     "reference_stores",
 ]
