@@ -38,7 +38,7 @@ def test_the_example_runs_each_step_once(tmp_path: Path) -> None:
 
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:
-    documents = [*ROOT.glob("*.md"), *ROOT.glob("packages/*/README.md")]
+    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("packages/*/README.md")]
     broken = [
         f"{document.relative_to(ROOT)}: {target}"
         for document in documents

@@ -28,7 +28,9 @@ def call(*command: str | Path, cwd: Path) -> str:
         check=False,
         timeout=240,
     )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    if done.returncode != 0:
+        shown = " ".join(map(str, command[:3]))
+        pytest.fail(f"{shown} ...: {done.returncode}\n{done.stdout}\n{done.stderr}", pytrace=False)
     return done.stdout
 
 
