@@ -89,6 +89,10 @@ _ORDER: tuple[ProbeSurface, ...] = (
 _FENCED_SURFACES: frozenset[ProbeSurface] = frozenset(
     {"append", "put_meta", "blob put", "blob delete", "renew", "release", "delete"}
 )
+_VISIBLE: frozenset[ProbeSurface] = frozenset(
+    {"append", "put_meta", "blob put", "blob delete", "delete"}
+)
+"""What changes something that every store lets one read."""
 _LOST = frozenset({"expired", "superseded", "released"})
 """Why a lease that the probe was granted may be dead without any fault of the store."""
 
@@ -198,6 +202,7 @@ class _Probe:
         self._owner = owner
         self._now = now
         self._live: Lease | None = None
+        self._latest: Lease | None = None
         self._highest = -1
         self._writes = 0
         self._findings: dict[tuple[ProbeSurface, ProbeLease], ProbeFinding] = {}
@@ -228,7 +233,7 @@ class _Probe:
             if before is not None:
                 self._release(before)
             lease = self._acquire()
-        self._live = lease
+        self._live = self._latest = lease
         if lease.epoch <= self._highest:
             self._note("acquire", "live", "failed", f"epoch {lease.epoch} was granted before")
             raise _StuckError
@@ -258,7 +263,7 @@ class _Probe:
         if kind == "superseded":
             self._take()
         elif kind == "released":
-            self._release(lease)
+            self._attempt("release", "live", self._run_id, lease)
             self._live = None
         elif kind == "forged owner":
             return Lease(run_id=lease.run_id, owner=f"{_PROBE_NAME}:nobody", epoch=lease.epoch)
@@ -321,8 +326,9 @@ class _Probe:
             outcome, detail = "failed", f"{type(error).__name__}: {error}"
         else:
             outcome, detail = "landed", ""
-            if surface in _SEEDS and self._observe() == before:
-                outcome, detail = "failed", "returned, but nothing changed"
+            if surface in _VISIBLE and self._observe() == before:
+                outcome = "failed" if kind == "live" else "landed"
+                detail = "returned, but nothing changed"
         return self._note(surface, kind, outcome, detail)
 
     def _is_live(self, lease: Lease) -> bool:
@@ -409,15 +415,14 @@ class _Probe:
         """Remove what stands under both run ids, unless somebody else holds them."""
         if self._live is None and not any(self._observe()):
             return
-        before = self._live
         try:
             lease = self._take()
         except _TakenError:
             return
         except _StuckError:
-            if before is None:
+            if self._latest is None:
                 return
-            lease = before
+            lease = self._latest
         if any(self._read(self._other)):
             try:
                 other = self._journal.acquire(self._other, self._owner)
@@ -429,21 +434,13 @@ class _Probe:
         self._live = None
 
     def _wipe(self, lease: Lease) -> None:
+        if not self._is_live(lease):
+            return  # somebody else may have the run by now, and clears it
         for ref in self._transcripts.list_refs(lease.run_id):
-            self._delete_blob(ref, lease)
-        if has_fenced_journal(self._journal):
-            self._journal.delete(lease.run_id, lease=lease)
-        else:
+            if not (ref == f"{lease.run_id}/probe" and self._removes("blob delete", lease)):
+                self._transcripts.delete(ref)
+        if not self._removes("delete", lease):
             self._journal.delete(lease.run_id)
 
-    def _delete_blob(self, ref: str, lease: Lease) -> None:
-        if has_fenced_transcripts(self._transcripts):
-            try:
-                self._transcripts.delete(ref, lease=lease)
-            except LeaseHeldError as error:
-                if not self._is_live(lease):
-                    raise self._too_slow() from error
-                # These blobs do not know the journal's leases, which a finding has said.
-            else:
-                return
-        self._transcripts.delete(ref)
+    def _removes(self, surface: ProbeSurface, lease: Lease) -> bool:
+        return surface in self._surfaces() and self._attempt(surface, "live", lease.run_id, lease)
