@@ -138,6 +138,7 @@ class Context:
         retry: RetryPolicy,
     ) -> object:
         segment, name = self._segment, opening.key
+        segment.check()  # the run may have been lost while the call was journalled
         segment.executed += 1
         segment.tell("step.started", name=name, epoch=opening.epoch)
         attempts = _Attempts()

@@ -96,6 +96,8 @@ async def _run_body(segment: Segment, booted: Booted) -> _Result:
         )
 
     task = segment.body = asyncio.create_task(body(), name=f"rulvar:{segment.run_id}")
+    if segment.ending is not None:
+        task.cancel()
     await _until_done(segment, task)
     if not task.done():
         _log.warning(
@@ -118,15 +120,18 @@ async def _run_body(segment: Segment, booted: Booted) -> _Result:
 
 
 async def _until_done(segment: Segment, task: asyncio.Task[object]) -> None:
-    """Wait for the body; once the segment has ended, cancel it until it obeys."""
-    tries = 0
-    while not task.done() and tries < _CANCEL_TRIES:
-        if segment.ending is not None:
-            tries += 1
-            task.cancel()
-        wait = None if segment.ending is None else _CANCEL_EVERY_SECONDS
+    """Wait for the body; once the segment has ended, and cancelled it, again until it obeys."""
+    either: set[asyncio.Future[object]] = {task, segment.over}
+    tries = 1
+    while not task.done() and tries <= _CANCEL_TRIES:
         try:
-            await asyncio.wait({task}, timeout=wait)
+            if segment.ending is None:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                continue
+            await asyncio.wait({task}, timeout=_CANCEL_EVERY_SECONDS)
+            if not task.done():
+                tries += 1
+                task.cancel()
         except asyncio.CancelledError:
             # Whoever drives this segment is cancelled: let the run go, it stays resumable.
             segment.stop()
@@ -164,7 +169,7 @@ async def _settle(segment: Segment, booted: Booted, status: str, result: _Result
         raise
     except SegmentEnded:
         raise _deleted(segment) from None
-    except RulvarError as error:
+    except Exception as error:
         message = (
             f"run {segment.run_id!r} ended as {status!r} but that could not be recorded: {error}; "
             "resume the run to settle it"
@@ -205,7 +210,7 @@ def _settled_row(segment: Segment, meta: RunMeta | None, status: str, now: str) 
     if meta is None:
         message = f"run {segment.run_id!r} settles without a row"
         raise AssertionError(message)
-    wake_at = segment.wake_at() if status == "suspended" else None
+    wake_at = segment.wake_at if status == "suspended" else None
     return replace(meta, status=status, updated_at=now, wake_at=wake_at)
 
 
@@ -226,5 +231,5 @@ def _outcome(segment: Segment, status: str, result: _Result) -> RunOutcome:
         executed=segment.executed,
         replayed=segment.replayed,
         waiting_for=waiting,
-        wake_at=segment.wake_at() if status == "suspended" else None,
+        wake_at=segment.wake_at if status == "suspended" else None,
     )

@@ -73,11 +73,18 @@ class Failure:
 def describe_error(error: BaseException) -> tuple[str, str]:
     """Return an exception's class and message, as text that crosses the journal."""
     kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else _qualified(kind)
-    text = str(error).encode("utf-8", "backslashreplace").decode("utf-8")
+    name = _utf8(kind.__qualname__ if kind.__module__ == "builtins" else _qualified(kind))
+    try:
+        text = _utf8(str(error))
+    except Exception as unreadable:  # noqa: BLE001 - the failure must be told all the same
+        text = f"its message cannot be read: {type(unreadable).__name__}"
     if len(text) > _LONGEST_MESSAGE:
         text = f"{text[:_LONGEST_MESSAGE]}... ({len(text)} characters)"
     return name, text
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _qualified(kind: type[BaseException]) -> str:

@@ -80,6 +80,7 @@ class Segment:
         self.executed = 0
         self.replayed = 0
         self.body: asyncio.Task[object] | None = None
+        self.over: asyncio.Future[object] = self.loop.create_future()
         self._draining = False
         self._turn = asyncio.Lock()
         self._running = 1
@@ -87,6 +88,8 @@ class Segment:
         self._answering: set[int] = set()
         self._timers: list[asyncio.TimerHandle] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._answers_under_way = 0
+        self._wake_at: str | None = None
         self._busy_scopes: dict[str, str] = {}
 
     # --- the end --------------------------------------------------------------------------
@@ -102,6 +105,8 @@ class Segment:
         """End for a reason, unless a stronger one came first; cancels the body."""
         if self.ending is None or ending < self.ending:
             self.ending = ending
+        if not self.over.done():
+            self.over.set_result(None)
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -206,6 +211,9 @@ class Segment:
     def strand_rests(self) -> None:
         """Count one less: it has ended, or it is parked."""
         self._running -= 1
+        self._look_soon()
+
+    def _look_soon(self) -> None:
         if self._running == 0:
             self.loop.call_soon(self._suspend_if_idle)
 
@@ -214,7 +222,10 @@ class Segment:
         self.check()
         if self._draining:
             self.strand_rests()
-            await self.loop.create_future()
+            try:
+                await self.loop.create_future()
+            finally:
+                self.strand_begins()
 
     async def wait_for(self, opening: JournalEntry) -> JournalEntry:
         """Park until the suspension that ``opening`` opened is answered."""
@@ -241,22 +252,33 @@ class Segment:
             self._running += 1
 
     def _suspend_if_idle(self) -> None:
-        if self._running or self.ending is not None or self._tasks:
+        if self._running or self.ending is not None or self._tasks or self._answers_under_way:
             return
         if self._draining:
             self.end(Ending.STOPPED)
             return
-        wake_at = self.wake_at()
+        if not self._parked:
+            return
+        wake_at = self._next_deadline()
         if wake_at is not None:
             ahead_ms = parse_time(wake_at) - self.parts.clock.now_ms()
             if ahead_ms <= self.parts.linger_ms:
                 return  # it is due soon: a timer is set for it
-        if self._parked:
-            self.end(Ending.SUSPENDED)
+        self._wake_at = wake_at
+        self.end(Ending.SUSPENDED)
 
+    @property
     def wake_at(self) -> str | None:
-        """Return the earliest deadline that an open suspension has."""
-        deadlines = [e.deadline_at for e in self.replay.waiting() if e.deadline_at is not None]
+        """When a segment that has suspended wants to be looked at again."""
+        return self._wake_at
+
+    def _next_deadline(self) -> str | None:
+        """Return the earliest deadline that somebody waits for.
+
+        One that the body has given up on, under a timeout of its own, wakes nobody.
+        """
+        parked = (e for e in self.replay.waiting() if e.seq in self._parked)
+        deadlines = [e.deadline_at for e in parked if e.deadline_at is not None]
         return min(deadlines, key=parse_time, default=None)
 
     def _set_timer(self, opening: JournalEntry) -> None:
@@ -269,10 +291,15 @@ class Segment:
             return
         if parse_time(opening.deadline_at or "") > self.parts.clock.now_ms():
             self._set_timer(opening)  # the wall clock went back
+            self._look_soon()
             return
         task = self.loop.create_task(self._answer_deadline(opening))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._deadline_answered)
+
+    def _deadline_answered(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._look_soon()
 
     async def _answer_deadline(self, opening: JournalEntry) -> None:
         """Journal that the deadline has passed, with the default that was journalled."""
@@ -336,7 +363,13 @@ class Segment:
             ref=opening.seq,
             ended_at=self.now(),
         )
-        await self.append(draft, claim=partial(self._claim, opening))
+        # While it is on its way the run does not suspend: whoever waits for it is about to go on.
+        self._answers_under_way += 1
+        try:
+            await self.append(draft, claim=partial(self._claim, opening))
+        finally:
+            self._answers_under_way -= 1
+            self._look_soon()
 
     async def cancel(self) -> None:
         """Cancel the run: its outcome will be ``cancelled``."""
