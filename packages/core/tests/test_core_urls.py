@@ -70,7 +70,7 @@ def test_what_is_no_url_is_refused(text: str) -> None:
 
 
 def test_a_url_must_be_text() -> None:
-    with pytest.raises(ConfigError, match="Path$"):
+    with pytest.raises(ConfigError, match=r"Path$"):
         StoreURL.parse(Path("runs.db"))  # type: ignore[arg-type]
 
 
