@@ -175,6 +175,8 @@ def test_a_command_of_ours_cannot_be_taken() -> None:
     result = rulvar("--help")
     assert "acme-tools offers a command 'run', which is rulvar's own: ignored" in result.stderr
     assert "Start a run of WORKFLOW" in rulvar("run", "--help").stdout
+    names = main.list_commands(click.Context(main))
+    assert names.count("run") == 1
 
 
 @pytest.mark.usefixtures("acme")
