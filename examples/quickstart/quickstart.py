@@ -150,7 +150,8 @@ class Story:
         before = self._lease()
         self.b = self._start("worker B", "follow")
         self.cast.wait_for(self.b, "sweeping")
-        self.account.say("worker B", "looks for work; the run is held, so it passes it over")
+        if _same_and_live(before, self._lease()):
+            self.account.say("worker B", "looks for work; the run is held, so it passes it over")
         self._until("A's lease has run out", lambda: not _same_and_live(before, self._lease()))
         self.account.say(_US, f"the lease of A (epoch {before.epoch if before else '?'}) is over")
         self.outcome = self.cast.wait_for(self.b, "outcome", within_seconds=self.patience_seconds)

