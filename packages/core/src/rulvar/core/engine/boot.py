@@ -20,6 +20,7 @@ from rulvar.core.journal import (
     last_settle,
     read_journal,
     run_start,
+    works_after,
 )
 from rulvar.core.records import TERMINAL_STATUSES, RunMeta
 from rulvar.core.values import content_hash, normalize
@@ -67,6 +68,7 @@ class Booted:
     number: int
     replay: Replay
     last: Settle | None
+    grown: bool
     resumed: bool
 
 
@@ -79,6 +81,23 @@ class RunState:
     entries: list[JournalEntry]
     start: Start | None
     last: Settle | None
+
+    @property
+    def grown(self) -> bool:
+        """Whether anything was journalled after the last settle."""
+        return self.last is not None and self.entries[-1].seq > self.last.seq
+
+    @property
+    def outcome(self) -> Settle | None:
+        """The settle of a run that is over.
+
+        A run that ended and was begun again, to retry what failed, is not over until it has
+        settled again: work after its last settle says so.
+        """
+        last = self.last
+        if last is None or last.status not in TERMINAL_STATUSES:
+            return None
+        return None if works_after(self.entries, last.seq) else last
 
 
 def read_run(parts: Parts, door: Door) -> RunState:
@@ -114,12 +133,11 @@ def boot(parts: Parts, door: Door, wish: StartNew | Resume) -> Booted | RunOutco
         return _begin(parts, door, wish, state)
     if isinstance(wish, StartNew):
         _check_same(door.run_id, wish, state.start)
-    workflow = _workflow(parts, door.run_id, wish, state.start)
     retry = isinstance(wish, Resume) and wish.retry_failed
-    last = state.last
-    over = last is not None and last.status in TERMINAL_STATUSES
-    if last is not None and over and not (retry and last.status == "error"):
-        return _over(parts, door, state, last)
+    outcome = state.outcome
+    if outcome is not None and not (retry and outcome.status == "error"):
+        return _over(parts, door, state, outcome)
+    workflow = _workflow(parts, door.run_id, wish, state.start)
     workflow.check_args(provided=state.start.args_provided)
     number = _segment_number(state)
     base = state.meta or _row_from(state.start, door.run_id)
@@ -141,7 +159,8 @@ def boot(parts: Parts, door: Door, wish: StartNew | Resume) -> Booted | RunOutco
         args=state.start.args,
         number=number,
         replay=Replay.of(state.entries, retry_failed=retry),
-        last=last,
+        last=state.last,
+        grown=state.grown,
         resumed=True,
     )
 
@@ -250,6 +269,7 @@ def _begin(parts: Parts, door: Door, wish: StartNew | Resume, state: RunState) -
         number=number,
         replay=Replay.of([entry]),
         last=None,
+        grown=False,
         resumed=False,
     )
 

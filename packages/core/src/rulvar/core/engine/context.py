@@ -7,31 +7,25 @@ replay sees the same.
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast, overload
-from urllib.parse import quote
 from uuid import UUID
 
 from rulvar.core.checks import check_call_name
-from rulvar.core.engine.control import SegmentEnded
-from rulvar.core.engine.outcome import Failure, describe_error
-from rulvar.core.engine.replay import Answered, Dangling, Waiting
+from rulvar.core.engine import branches as _branches
+from rulvar.core.engine import steps as _steps
+from rulvar.core.engine.replay import Answered
 from rulvar.core.engine.retry import NO_RETRY
-from rulvar.core.errors import ConfigError, StepFailedError
-from rulvar.core.journal import JournalEntry
+from rulvar.core.engine.scope import unwrap
+from rulvar.core.errors import ConfigError
 from rulvar.core.values import normalize
 from rulvar.core.wire import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from rulvar.core.engine.replay import Call
     from rulvar.core.engine.retry import RetryPolicy
-    from rulvar.core.engine.segment import Segment
+    from rulvar.core.engine.scope import Scope
 
 __all__ = ["Context"]
 
@@ -53,9 +47,9 @@ class Context:
     segment has ended: because it lost the run, was cancelled or stopped, or suspends.
     """
 
-    def __init__(self, segment: Segment, *, scope: str = "") -> None:
-        self._segment = segment
+    def __init__(self, scope: Scope) -> None:
         self._scope = scope
+        self._segment = scope.segment
 
     @property
     def run_id(self) -> str:
@@ -116,99 +110,9 @@ class Context:
         `NonDeterminismError` when the journal has something else here.
         """
         check_call_name(name)
-        segment = self._segment
-        await segment.boundary()
-        with self._alone(name):
-            decision = segment.replay.next("step", self._scope, name)
-            if isinstance(decision, Answered):
-                segment.replayed += 1
-                segment.tell("step.replayed", name=name)
-                return _unwrap(decision.answer, name, segment.run_id)
-            if isinstance(decision, Dangling):
-                opening = decision.opening
-            else:
-                opening = await segment.append(self._opening(decision.call))
-            return await self._perform(opening, function, args, retry)
-
-    async def _perform(
-        self,
-        opening: JournalEntry,
-        function: Callable[..., object],
-        args: tuple[object, ...],
-        retry: RetryPolicy,
-    ) -> object:
-        segment, name = self._segment, opening.key
-        segment.check()  # the run may have been lost while the call was journalled
-        segment.executed += 1
-        segment.tell("step.started", name=name, epoch=opening.epoch)
-        attempts = _Attempts()
-        failure: Failure | None = None
-        cause: Exception | None = None
-        value: object = None
-        try:
-            value = normalize(await self._try(function, args, retry, attempts))
-        except Exception as error:  # noqa: BLE001 - journalled, then raised
-            cause = error
-            kind, text = describe_error(error)
-            failure = Failure(
-                code=StepFailedError.code,
-                message=f"step {name!r} failed: {kind}: {text}",
-                error_type=kind,
-                step=name,
-                attempts=attempts.made,
-            )
-        answer = await segment.append(
-            JournalEntry(
-                seq=0,
-                kind="step",
-                status="ok" if failure is None else "error",
-                scope=opening.scope,
-                key=name,
-                ordinal=opening.ordinal,
-                value=value,
-                error=None if failure is None else failure.to_json(),
-                ref=opening.seq,
-                started_at=opening.started_at,
-                ended_at=segment.now(),
-            )
-        )
-        segment.tell("step.finished", name=name, epoch=answer.epoch, detail=answer.status)
-        if failure is not None:
-            raise failure.to_error(segment.run_id) from cause
-        return value
-
-    async def _try(
-        self,
-        function: Callable[..., object],
-        args: tuple[object, ...],
-        retry: RetryPolicy,
-        attempts: _Attempts,
-    ) -> object:
-        if retry.attempts == 1:
-            attempts.made = 1
-            return await self._call(function, args)
-        import stamina  # noqa: PLC0415 - only a step that retries
-
-        async for attempt in stamina.retry_context(
-            on=retry.on,
-            attempts=retry.attempts,
-            timeout=None,
-            wait_initial=retry.wait_initial_ms / 1000,
-            wait_max=retry.wait_max_ms / 1000,
-            wait_jitter=retry.wait_jitter_ms / 1000,
-        ):
-            with attempt:
-                attempts.made = attempt.num
-                self._segment.check()
-                return await self._call(function, args)
-        message = "a retry loop ended without a result or an error"
-        raise AssertionError(message)
-
-    async def _call(self, function: Callable[..., object], args: tuple[object, ...]) -> object:
-        if inspect.iscoroutinefunction(function):
-            return await function(*args)
-        result = await self._segment.parts.step_threads.call_abandonable(partial(function, *args))
-        return await result if inspect.isawaitable(result) else result
+        await self._segment.boundary()
+        with self._scope.alone(name):
+            return await _steps.step(self._scope, name, function, args, retry)
 
     # --- branches ---------------------------------------------------------------------------
 
@@ -232,43 +136,13 @@ class Context:
         if limit is not None and limit < 1:
             message = f"limit must be at least 1, not {limit}"
             raise ConfigError(message)
-        segment = self._segment
-        with self._alone(name):
-            ordinal = segment.replay.take_ordinal(self._scope, f"parallel:{name}")
-            scope = f"{self._scope}/{quote(name, safe='')}#{ordinal}"
-            places = min(limit or len(branches), len(branches))
-            gate = asyncio.Semaphore(max(1, places))
-            tasks: list[asyncio.Task[T]] = []
-            left = len(branches)
-
-            def strand_ended(_task: asyncio.Task[T]) -> None:
-                # One that ends hands its place to one that waits at the gate, and the last
-                # one to the body: at no moment does a run look idle that is about to go on.
-                nonlocal left
-                left -= 1
-                if 0 < left < places:
-                    segment.strand_rests()
-
-            for index, branch in enumerate(branches):
-                context = Context(segment, scope=f"{scope}[{index}]")
-                if index < places:
-                    segment.strand_begins()
-                task = asyncio.create_task(_strand(segment, context, branch, gate))
-                task.add_done_callback(strand_ended)
-                tasks.append(task)
-            if tasks:
-                await self._join(tasks)
-        return _results(tasks)
-
-    async def _join(self, tasks: list[asyncio.Task[T]]) -> None:
-        self._segment.strand_rests()
-        try:
-            await asyncio.wait(tasks)
-        except asyncio.CancelledError:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            raise
+        with self._scope.alone(name):
+            return await _branches.parallel(
+                self._scope,
+                name,
+                [_with_context(branch) for branch in branches],
+                limit,
+            )
 
     # --- suspensions ------------------------------------------------------------------------
 
@@ -317,19 +191,13 @@ class Context:
     ) -> object:
         segment = self._segment
         await segment.boundary()
-        with self._alone(key):
-            decision = segment.replay.next(kind, self._scope, key)
-            if isinstance(decision, Answered):
-                segment.replayed += 1
-                return _unwrap(decision.answer, key, segment.run_id)
-            if isinstance(decision, Waiting | Dangling):
-                opening = decision.opening
-            else:
-                call = decision.call
-                draft = self._opening(call, status="suspended", value=facts, deadline=deadline)
-                opening = await segment.append(draft)
-            answer = await segment.wait_for(opening)
-            return _unwrap(answer, key, segment.run_id)
+        with self._scope.alone(key):
+            opened = await self._scope.open(
+                kind, key, status="suspended", value=facts, deadline_at=deadline
+            )
+            if isinstance(opened, Answered):
+                return unwrap(opened.answer, segment.run_id)
+            return unwrap(await segment.wait_for(opened.entry), segment.run_id)
 
     # --- what the world says, once ------------------------------------------------------------
 
@@ -349,82 +217,14 @@ class Context:
         return UUID(cast("str", value))
 
     async def _recorded(self, key: str, draw: Callable[[], object]) -> object:
-        segment = self._segment
-        await segment.boundary()
-        with self._alone(key):
-            decision = segment.replay.next("rand", self._scope, key)
-            if isinstance(decision, Answered):
-                segment.replayed += 1
-                return decision.answer.value
-            draft = self._opening(decision.call, status="ok", value=draw())
-            return (await segment.append(draft)).value
-
-    # --- shared -------------------------------------------------------------------------------
-
-    @contextmanager
-    def _alone(self, name: str) -> Iterator[None]:
-        """Refuse a call of a segment that has ended, or beside another of the same scope."""
-        segment = self._segment
-        segment.check()
-        segment.enter(self._scope, name)
-        try:
-            yield
-        finally:
-            segment.leave(self._scope)
-
-    def _opening(
-        self,
-        call: Call,
-        *,
-        status: str = "running",
-        value: object = None,
-        deadline: str | None = None,
-    ) -> JournalEntry:
-        return JournalEntry(
-            seq=0,  # the door gives it its number
-            kind=call.kind,
-            status=status,
-            scope=call.scope,
-            key=call.key,
-            ordinal=call.ordinal,
-            value=value,
-            deadline_at=deadline,
-            started_at=self._segment.now(),
-        )
+        await self._segment.boundary()
+        with self._scope.alone(key):
+            opened = await self._scope.open("rand", key, status="ok", draw=draw)
+            entry = opened.answer if isinstance(opened, Answered) else opened.entry
+            return entry.value
 
 
-class _Attempts:
-    """How often a step was tried."""
-
-    made = 0
-
-
-def _unwrap(answer: JournalEntry, name: str, run_id: str) -> object:
-    if answer.status == "error":
-        failure = Failure.from_json(answer.error or {"message": f"{name!r} failed"})
-        raise failure.to_error(run_id)
-    return answer.value
-
-
-async def _strand(
-    segment: Segment,
-    context: Context,
+def _with_context(
     branch: Callable[[Context], Awaitable[T]],
-    gate: asyncio.Semaphore,
-) -> T:
-    async with gate:
-        segment.check()
-        return await branch(context)
-
-
-def _results(tasks: list[asyncio.Task[T]]) -> list[T]:
-    failures = [e for task in tasks if (e := None if task.cancelled() else task.exception())]
-    for failure in failures:
-        if isinstance(failure, SegmentEnded):
-            raise failure
-    if failures:
-        first = failures[0]
-        for other in failures[1:]:
-            first.add_note(f"another branch failed too: {type(other).__name__}: {other}")
-        raise first
-    return [task.result() for task in tasks]
+) -> Callable[[Scope], Awaitable[T]]:
+    return lambda scope: branch(Context(scope))

@@ -5,15 +5,15 @@ A brief lease taken while an owner sleeps ends that owner: that is what the fenc
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from rulvar.core.engine.boot import read_run
 from rulvar.core.engine.outcome import Failure, RunOutcome
 from rulvar.core.engine.ownership import OwnedRun
-from rulvar.core.errors import ConfigError, InvalidResolutionError
+from rulvar.core.errors import ConfigError, InvalidResolutionError, StoreError
 from rulvar.core.journal import JournalEntry, open_suspensions
-from rulvar.core.records import TERMINAL_STATUSES
 from rulvar.core.wire import format_time
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ __all__ = ["briefly", "cancel", "delete", "resolve"]
 
 T = TypeVar("T")
 
+_log = logging.getLogger("rulvar.engine")
+
 
 def briefly(
     parts: Parts, take: Callable[[], Ownership], act: Callable[[Parts, Door, Ownership], T]
@@ -40,7 +42,11 @@ def briefly(
     try:
         return act(parts, parts.door(ownership.run_id, ownership), ownership)
     finally:
-        parts.give_back(ownership)
+        try:
+            parts.give_back(ownership)
+        except StoreError as error:
+            # What was done stands; the lease runs out by itself.
+            _log.warning("run %r: its lease could not be released: %s", ownership.run_id, error)
 
 
 def _begun(parts: Parts, door: Door, ownership: Ownership) -> RunState:
@@ -56,11 +62,11 @@ def _begun(parts: Parts, door: Door, ownership: Ownership) -> RunState:
 def cancel(parts: Parts, door: Door, ownership: Ownership) -> RunOutcome:
     """Settle the run as ``cancelled``, or return the outcome that it has already."""
     state = _begun(parts, door, ownership)
-    last = state.last
+    last = state.outcome
     status = "cancelled"
     now = format_time(parts.clock.now_ms())
     number = state.meta.segments or 0 if state.meta is not None else 0
-    if last is not None and last.status in TERMINAL_STATUSES:
+    if last is not None:
         return RunOutcome(
             run_id=door.run_id,
             status=last.status,
@@ -82,8 +88,8 @@ def resolve(parts: Parts, door: Door, ownership: Ownership, *, key: str, value: 
     """Append a resolution, and mark the row so that a worker looks at the run again."""
     state = _begun(parts, door, ownership)
     run_id = door.run_id
-    if state.last is not None and state.last.status in TERMINAL_STATUSES:
-        message = f"run {run_id!r} is {state.last.status}: it waits for nothing any more"
+    if state.outcome is not None:
+        message = f"run {run_id!r} is {state.outcome.status}: it waits for nothing any more"
         raise InvalidResolutionError(message, run_id=run_id, key=key)
     waiting = [e for e in open_suspensions(state.entries) if e.kind == "external" and e.key == key]
     if not waiting:
@@ -114,5 +120,3 @@ def resolve(parts: Parts, door: Door, ownership: Ownership, *, key: str, value: 
 def delete(parts: Parts, door: Door, ownership: Ownership) -> None:  # noqa: ARG001
     """Remove the run: blobs first, journal last; a landed delete has ended the lease."""
     door.delete_run()
-    if isinstance(ownership, OwnedRun):
-        ownership.ended()

@@ -68,6 +68,7 @@ class Door:
         self._reads = reads
         self._ownership = ownership
         self._tail = _Tail()
+        self._armed = False
         self._genesis: str | None = None
         self._meta: RunMeta | None = None
         self._next_seq = 0
@@ -89,6 +90,7 @@ class Door:
         self._genesis = genesis
         self._meta = self._meta_in_doubt = meta
         self._next_seq = records[-1].seq + 1 if records else 0
+        self._armed = True
 
     @property
     def meta(self) -> RunMeta | None:
@@ -124,6 +126,8 @@ class Door:
         Asked under a re-acquired lease, while `authority` waits: nothing new is begun. An
         append that was under way has landed or has been refused; which one, the store tells.
         """
+        if not self._armed:
+            return True  # nothing was read, so nothing was decided: it will be read anew
         records = self._reads.load(self.run_id)
         # In this order: an append that has landed updates the tail before it leaves doubt.
         in_doubt, tail = self._in_doubt, self._tail
@@ -192,7 +196,15 @@ class Door:
             return entry
 
     def _landed(self, record: JournalRecord) -> bool:
-        records = self._reads.load(self.run_id)
+        while True:
+            try:
+                records = self._reads.load(self.run_id)
+            except StoreBusyError:
+                if not self._ownership.time_left():
+                    return False  # not known to have landed: its own error says so
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                break
         return any(r.seq == record.seq and r.payload == record.payload for r in records[-1:])
 
     def put_meta(self, meta: RunMeta) -> None:
@@ -223,7 +235,8 @@ class Door:
         """Remove the run, blobs first; a landed delete ends the lease. Raises as `put_meta`."""
         with self._appending:
             self._check_open()
-            self._guarded(self._delete)
+            with self._ownership.last_mutation():
+                self._guarded(self._delete)
             self._sealed = "its run was deleted"
 
     def _delete(self, authority: Authority) -> None:

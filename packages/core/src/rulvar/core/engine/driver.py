@@ -18,6 +18,7 @@ from rulvar.core.engine.context import Context
 from rulvar.core.engine.control import SegmentEnded
 from rulvar.core.engine.outcome import RunOutcome, Suspension, failure_of
 from rulvar.core.engine.ownership import OwnedRun
+from rulvar.core.engine.scope import Scope
 from rulvar.core.engine.segment import CURRENT, Ending, Segment
 from rulvar.core.errors import (
     RulvarError,
@@ -72,6 +73,7 @@ async def drive(
     on_live(segment)
     if isinstance(ownership, OwnedRun):
         ownership.on_loss = segment.lose
+        ownership.on_reacquired = segment.reacquired
         if ownership.lost is not None:
             segment.lose(ownership.lost)
     segment.tell("run.resumed" if booted.resumed else "run.started", epoch=segment.door.epoch)
@@ -92,7 +94,7 @@ async def _run_body(segment: Segment, booted: Booted) -> _Result:
         CURRENT.set(segment)
         segment.check()
         return await booted.workflow.call(
-            Context(segment), provided=booted.args_provided, args=booted.args
+            Context(Scope(segment)), provided=booted.args_provided, args=booted.args
         )
 
     task = segment.body = asyncio.create_task(body(), name=f"rulvar:{segment.run_id}")
@@ -183,7 +185,8 @@ def _record(segment: Segment, booted: Booted, status: str, result: _Result) -> N
     """Append the settle if anything changed, then the row: a crash leaves the row behind."""
     door: Door = segment.door
     now = format_time(segment.parts.clock.now_ms())
-    changed = door.appended > 0 or booted.last is None or booted.last.status != status
+    same = booted.last is not None and booted.last.status == status
+    changed = door.appended > 0 or not same or booted.grown
     draft = _settle_entry(segment, status, result, now) if changed else None
     door.settle(draft, _settled_row(segment, door.meta, status, now))
 

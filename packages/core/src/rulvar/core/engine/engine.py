@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
@@ -38,7 +39,7 @@ from rulvar.core.engine.surfaces import LeaseCalls, Surfaces
 from rulvar.core.engine.workflow import Workflow
 from rulvar.core.errors import ConfigError, LeaseHeldError
 from rulvar.core.ids import SystemIds
-from rulvar.core.records import RunMeta
+from rulvar.core.records import TERMINAL_STATUSES, RunMeta
 from rulvar.core.values import normalize
 
 if TYPE_CHECKING:
@@ -116,6 +117,8 @@ class Engine:
             self._register(workflow)
         self._require_lease = require_lease
         self._live: dict[str, RunHandle] = {}
+        self._starting = threading.Lock()
+        self._closed = False
         self._parts = Parts(
             surfaces=Surfaces(stores),
             reads=Reads(stores),
@@ -151,6 +154,7 @@ class Engine:
 
         The runs stay as they are and can be resumed at once.
         """
+        self._closed = True
         handles = list(self._live.values())
         for handle in handles:
             handle.let_go()
@@ -253,7 +257,10 @@ class Engine:
             return None
         live = self._live.get(run_id)
         if live is not None:
-            return await live.cancel()
+            outcome = await live.cancel()
+            if outcome.status in TERMINAL_STATUSES:
+                return outcome
+            # It had suspended, or was let go, before it heard of it.
         return await self._briefly(run_id, None, control_calls.cancel)
 
     async def resolve(self, run_id: str, key: str, value: object = None) -> None:
@@ -332,7 +339,11 @@ class Engine:
         if current is None:
             return None
         current.check()
-        return current if current.run_id == run_id else None
+        return current if self._is_about(current, run_id) else None
+
+    def _is_about(self, segment: Segment, run_id: str) -> bool:
+        same = segment.parts.reads.shares_stores(self._parts.reads)
+        return same and segment.run_id == run_id
 
     def _ownership(self, run_id: str, lease: Lease | None) -> Ownership:
         if lease is not None:
@@ -345,6 +356,8 @@ class Engine:
         current = CURRENT.get()
         if current is not None:
             current.check()
+            if self._is_about(current, run_id):
+                raise self._held(run_id)
         if lease is not None and check_lease(lease).run_id != run_id:
             message = f"the lease is for run {lease.run_id!r}, not {run_id!r}: acquire that one"
             raise ConfigError(message)
@@ -353,11 +366,18 @@ class Engine:
     def _launch_owned(
         self, run_id: str, wish: StartNew | Resume, take: Callable[[], Ownership]
     ) -> RunHandle:
-        if run_id in self._live:
-            raise self._held(run_id)
-        handle = RunHandle(run_id, self._parts, wish, take, self._forget)
-        self._live[run_id] = handle
+        self._check_open()
+        with self._starting:
+            if run_id in self._live:
+                raise self._held(run_id)
+            handle = RunHandle(run_id, self._parts, wish, take, self._forget)
+            self._live[run_id] = handle
         return handle
+
+    def _check_open(self) -> None:
+        if self._closed:
+            message = "the engine is closed: make a new one"
+            raise ConfigError(message)
 
     def _forget(self, handle: RunHandle) -> None:
         if self._live.get(handle.run_id) is handle:

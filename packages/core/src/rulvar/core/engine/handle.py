@@ -126,7 +126,7 @@ class RunHandle:
         def ask() -> None:
             if self._segment is None:
                 self._asked = ending if self._asked is None else min(ending, self._asked)
-            elif self._segment.ending is None:
+            else:
                 self._segment.end(ending)
 
         if not self._loop.is_closed():

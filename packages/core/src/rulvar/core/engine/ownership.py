@@ -18,6 +18,8 @@ The rules (design section 5):
 from __future__ import annotations
 
 import threading
+import time
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from rulvar.core.engine.authority import UNLEASED
@@ -30,7 +32,8 @@ from rulvar.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from rulvar.core.clock import Clock
     from rulvar.core.engine.authority import Authority, Unleased
@@ -71,9 +74,17 @@ class Ownership(Protocol):
         """Whether a busy call may still be tried again under the present lease."""
         ...
 
+    def last_mutation(self) -> AbstractContextManager[None]:
+        """Surround the delete of the run, which ends the lease when it lands."""
+        ...
+
     def release(self) -> None:
         """Give the run back; harmless when it is lost already."""
         ...
+
+
+_PAUSE_SECONDS = 0.005
+"""Between two tries of a busy call: the store has waited for its own timeout already."""
 
 
 def _superseded(
@@ -111,6 +122,10 @@ class UnownedRun:
         """Say no: the store has waited for its busy timeout already."""
         return False
 
+    def last_mutation(self) -> AbstractContextManager[None]:
+        """Do nothing: there is no lease."""
+        return nullcontext()
+
     def release(self) -> None:
         """Do nothing."""
 
@@ -143,6 +158,10 @@ class BorrowedRun:
         """Say no: how long the lease lives is the caller's knowledge."""
         return False
 
+    def last_mutation(self) -> AbstractContextManager[None]:
+        """Do nothing: nobody renews the lease here."""
+        return nullcontext()
+
     def release(self) -> None:
         """Do nothing: the lease is the caller's."""
 
@@ -151,7 +170,8 @@ class OwnedRun:
     """A lease that this segment took itself.
 
     ``verify`` is asked under a re-acquired lease whether the store holds what the segment
-    knows; ``on_loss`` is called once, from whatever thread noticed, when the run is lost.
+    knows; ``on_loss`` is called once, from whatever thread noticed, when the run is lost, and
+    ``on_reacquired`` with the new epoch each time that it was taken again.
     """
 
     def __init__(self, calls: LeaseCalls, lease: Lease, *, lease_ttl_ms: int, clock: Clock) -> None:
@@ -160,6 +180,7 @@ class OwnedRun:
         self.lease_ttl_ms = lease_ttl_ms
         self.verify: Callable[[], bool] = lambda: True
         self.on_loss: Callable[[SupersededError], None] = lambda _error: None
+        self.on_reacquired: Callable[[int], None] = lambda _epoch: None
         self.reacquired = 0
         self._calls = calls
         self._clock = clock
@@ -167,6 +188,7 @@ class OwnedRun:
         self._alive_at = clock.monotonic_ms()
         self._lost: SupersededError | None = None
         self._ended = False
+        self._ending = False
         # Held while the run is taken again: that is what closes the door.
         self._lock = threading.RLock()
 
@@ -234,8 +256,8 @@ class OwnedRun:
         try:
             self._calls.renew(lease)
         except LeaseHeldError as error:
-            if self._has_ended():
-                return False
+            if self._has_ended() or (self._ending and error.reason == "released"):
+                return False  # its own delete has ended it, or is about to say so
             try:
                 self.refused(lease, error)
             except SupersededError:
@@ -260,8 +282,15 @@ class OwnedRun:
     def _has_ended(self) -> bool:
         return self._ended  # asked again after a store call: another thread may have ended it
 
-    def ended(self) -> None:
-        """Note that a landed delete has ended the lease."""
+    @contextmanager
+    def last_mutation(self) -> Iterator[None]:
+        """Surround the delete of the run: landed, it has ended the lease, which is no loss."""
+        self._ending = True
+        try:
+            yield
+        except BaseException:
+            self._ending = False
+            raise
         with self._lock:
             self._ended = True
 
@@ -279,11 +308,12 @@ class OwnedRun:
             try:
                 lease = self._calls.revive(mine)
             except LeaseHeldError as error:
-                by_us = error.reason == "held" and error.holder == self.owner
+                # The owner string is this segment's alone.
+                by_us = error.reason in {"held", "superseded"} and error.holder == self.owner
                 if by_us and error.epoch == mine.epoch:
                     return  # live again: the clock went back, or a renewal came through
                 if by_us and error.epoch is not None:
-                    # An acquire of ours whose outcome was unknown has landed.
+                    # A grant to us whose outcome was unknown has landed.
                     lease = type(mine)(run_id=mine.run_id, owner=mine.owner, epoch=error.epoch)
                     break
                 reason: RefusalReason = "superseded" if error.reason == "held" else error.reason
@@ -291,6 +321,7 @@ class OwnedRun:
             except (StoreBusyError, OutcomeUnknownError):
                 if self._clock.monotonic_ms() >= give_up_at:
                     raise
+                time.sleep(_PAUSE_SECONDS)
             else:
                 break
         if lease.epoch != mine.epoch + 1 or not self._still_ours(lease, give_up_at):
@@ -302,6 +333,7 @@ class OwnedRun:
         self._lease = lease
         self._alive_at = asked_at
         self.reacquired += 1
+        self.on_reacquired(lease.epoch)
 
     def _still_ours(self, lease: Lease, give_up_at: int) -> bool:
         while True:
@@ -311,6 +343,7 @@ class OwnedRun:
                 if self._clock.monotonic_ms() >= give_up_at:
                     self._give_back(lease)
                     raise
+                time.sleep(_PAUSE_SECONDS)
 
     def _give_back(self, lease: Lease) -> None:
         try:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rulvar.core.capabilities import has_journal_tail, has_lease_admin, has_meta_lookup
+from rulvar.core.capabilities import (
+    fencing_domain_of,
+    has_journal_tail,
+    has_lease_admin,
+    has_meta_lookup,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +28,11 @@ class Reads:
     def __init__(self, stores: StorePair) -> None:
         self._journal = stores.journal
         self._transcripts = stores.transcripts
+
+    def shares_stores(self, other: Reads) -> bool:
+        """Whether a run id means the same run over ``other``."""
+        mine, others = fencing_domain_of(self._journal), fencing_domain_of(other._journal)
+        return self._journal is other._journal or (mine is not None and mine == others)
 
     def load(self, run_id: str) -> Sequence[JournalRecord]:
         """Return the whole journal."""

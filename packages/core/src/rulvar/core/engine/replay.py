@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rulvar.core.errors import NonDeterminismError
-from rulvar.core.journal.folds import SUSPENSION_KINDS
+from rulvar.core.journal.folds import CALL_KINDS, SUSPENSION_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from rulvar.core.journal.entries import JournalEntry
 
 __all__ = ["Answered", "Call", "Dangling", "Decision", "Fresh", "Replay", "Waiting"]
-
-_CALL_KINDS = SUSPENSION_KINDS | {"step", "rand", "child", "agent"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,7 @@ class Replay:
                 return False
             opened.answer = entry
             return True
-        if entry.kind in _CALL_KINDS:
+        if entry.kind in CALL_KINDS:
             opened = _Opened(entry)
             if entry.kind == "rand":
                 opened.answer = entry

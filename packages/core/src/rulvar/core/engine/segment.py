@@ -119,6 +119,10 @@ class Segment:
         self.tell("lease.lost", epoch=error.epoch, detail=error.reason)
         self.from_any_thread(partial(self.end, Ending.LOST))
 
+    def reacquired(self, epoch: int) -> None:
+        """Tell that the run was taken again after an expiry, from any thread."""
+        self.tell("lease.reacquired", epoch=epoch)
+
     def from_any_thread(self, function: Callable[[], None]) -> None:
         """Run a function on the segment's loop soon; do nothing when that loop is gone."""
         try:
