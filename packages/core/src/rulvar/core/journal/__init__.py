@@ -22,6 +22,7 @@ from rulvar.core.journal.folds import (
     last_settle,
     open_suspensions,
     run_start,
+    works_after,
 )
 
 __all__ = [
@@ -38,4 +39,5 @@ __all__ = [
     "open_suspensions",
     "read_journal",
     "run_start",
+    "works_after",
 ]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rulvar.core.journal.entries import JournalEntry
 
 __all__ = [
+    "CALL_KINDS",
     "RUN_SETTLE",
     "RUN_START",
     "SUSPENSION_KINDS",
@@ -24,11 +25,13 @@ __all__ = [
     "last_settle",
     "open_suspensions",
     "run_start",
+    "works_after",
 ]
 
 RUN_START = "run_start"
 RUN_SETTLE = "run_settle"
 SUSPENSION_KINDS = frozenset({"external", "timer"})
+CALL_KINDS = SUSPENSION_KINDS | {"step", "rand", "child", "agent"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +104,12 @@ def last_settle(entries: Sequence[JournalEntry]) -> Settle | None:
                 settled_at=entry.ended_at,
             )
     return None
+
+
+def works_after(entries: Iterable[JournalEntry], seq: int) -> bool:
+    """Whether calls of a body were begun or answered after ``seq``."""
+    later = (entry for entry in entries if entry.seq > seq)
+    return any(entry.ref is not None or entry.kind in CALL_KINDS for entry in later)
 
 
 def open_suspensions(entries: Iterable[JournalEntry]) -> list[JournalEntry]:
