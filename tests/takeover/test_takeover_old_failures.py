@@ -1,0 +1,265 @@
+"""Three old failures: each happens over stores without the marker, and is refused over the pair.
+
+Without the marker, appends are fenced and everything else is not. So a holder that was
+stalled before a row, a blob or a deletion, and woke up after a takeover, still wrote it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rulvar.core import (
+    Engine,
+    RunMeta,
+    Stores,
+    SupersededError,
+    Worker,
+    assert_fenced_writes,
+    has_fenced_writes,
+    workflow,
+)
+from rulvar.core.testing import ManualClock, WatchedStores
+from rulvar.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from rulvar.core import (
+        Context,
+    )
+    from rulvar.core.testing import StoreCall
+
+TTL_MS = 60_000
+"""Long in real time, so that no renewal comes between; the clock moves by hand."""
+
+WITHOUT_MARKER = ("fenced_writes", "delete_whole_run")
+
+
+class Stalled:
+    """Stops one store call just before it is made, until it is thawed; in its own thread."""
+
+    def __init__(self, chosen: Callable[[StoreCall], bool]) -> None:
+        self._chosen = chosen
+        self.reached = threading.Event()
+        self.thawed = threading.Event()
+
+    def __call__(self, call: StoreCall, perform: Callable[[], object]) -> object:
+        if self._chosen(call) and not self.reached.is_set():
+            self.reached.set()
+            assert self.thawed.wait(30)
+        return perform()
+
+    async def until_reached(self) -> None:
+        assert await asyncio.to_thread(self.reached.wait, 30)
+
+
+def dies(_call: StoreCall, _perform: Callable[[], object]) -> object:
+    """Stand for a process that is gone: nothing of what it calls happens."""
+    raise ConnectionError("this process is gone")  # noqa: EM101, TRY003
+
+
+class Scene:
+    """Two workers on one file, the first with or without the marker, and one clock."""
+
+    def __init__(self, path: Path, *, marker: bool) -> None:
+        self.clock = ManualClock()
+        self.stores = [SqliteStore(path, lease_ttl_ms=TTL_MS, clock=self.clock) for _ in range(3)]
+        pairs = [Stores(store, store.transcripts()) for store in self.stores]
+        without = () if marker else WITHOUT_MARKER
+        self.stalled = WatchedStores(pairs[0], without=without)
+        self.successor = WatchedStores(pairs[1], without=without)
+        self.look = assert_fenced_writes(pairs[2])
+        assert has_fenced_writes(self.stalled.journal) is marker
+
+    def takeover(self) -> None:
+        """Let every lease run out."""
+        self.clock.advance(TTL_MS + 1)
+
+    def row(self, run_id: str) -> RunMeta:
+        found = self.stores[2].get_meta(run_id)
+        assert found is not None
+        return found
+
+
+@pytest.fixture(params=[False, True], ids=["without the marker", "the fenced pair"])
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    WORLD.reset()
+    built = Scene(tmp_path / "runs.db", marker=request.param)
+    yield built
+    for store in built.stores:
+        store.close()
+
+
+@pytest.fixture
+def fenced(request: pytest.FixtureRequest) -> bool:
+    return bool(request.node.callspec.params["scene"])
+
+
+class World:
+    """What the order's steps meet outside: a card that may work, and a ship to wait for."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.card_works = False
+        self.shipping = asyncio.Event()
+        self.shipped = asyncio.Event()
+
+    def charge(self) -> str:
+        if not self.card_works:
+            message = "card refused"
+            raise ValueError(message)
+        return "charged"
+
+    async def ship(self) -> None:
+        self.shipping.set()
+        await self.shipped.wait()
+
+
+WORLD = World()
+
+
+@workflow
+async def order(ctx: Context) -> str:
+    charged = await ctx.step("charge", WORLD.charge)
+    await ctx.step("ship", WORLD.ship)
+    return charged
+
+
+def test_a_stale_terminal_row_cannot_strand_a_run(scene: Scene, fenced: bool) -> None:
+    asyncio.run(a_stale_terminal_row_cannot_strand_a_run(scene, fenced))
+
+
+async def a_stale_terminal_row_cannot_strand_a_run(scene: Scene, fenced: bool) -> None:
+    stalled = Stalled(
+        lambda call: any(isinstance(a, RunMeta) and a.status == "error" for a in call.arguments)
+    )
+    scene.stalled.around = stalled
+
+    # stalled: the first segment has journalled its failure, and is about to write the row.
+    async with Engine(scene.stalled, [order], owner="stalled") as engine:
+        first = engine.start(order, run_id="order-1")
+        await stalled.until_reached()
+        scene.takeover()
+
+        # successor: tries the failed run again, and is in the middle of it.
+        WORLD.card_works = True
+        successor = Engine(scene.successor, [order], owner="successor")
+        second = successor.start_resume("order-1", retry_failed=True)
+        await WORLD.shipping.wait()
+        assert (scene.row("order-1").status, scene.row("order-1").segments) == ("running", 2)
+
+        # thaw: the row that the first segment had in its hands.
+        stalled.thawed.set()
+        if fenced:
+            with pytest.raises(SupersededError):
+                await first.result()
+            assert (scene.row("order-1").status, scene.row("order-1").segments) == ("running", 2)
+        else:
+            assert (await first.result()).status == "error"
+            assert (scene.row("order-1").status, scene.row("order-1").segments) == ("error", 1)
+
+    # The successor dies. Whoever looks for work must find the run.
+    scene.successor.around = dies
+    second.let_go()
+    await second.wait()
+    await successor.aclose()
+    scene.takeover()
+    WORLD.shipped.set()
+    async with Engine(scene.look, [order], owner="third") as engine:
+        report = await Worker(engine).run(until_idle=True)
+    if fenced:
+        assert report.outcomes == {"ok": 1}
+        assert scene.row("order-1").status == "ok"
+    else:
+        assert report.outcomes == {}  # stranded: live work under a terminal row
+        assert scene.row("order-1").status == "error"
+
+
+def test_a_stale_checkpoint_cannot_take_a_boot_back(scene: Scene, fenced: bool) -> None:
+    asyncio.run(a_stale_checkpoint_cannot_take_a_boot_back(scene, fenced))
+
+
+async def a_stale_checkpoint_cannot_take_a_boot_back(scene: Scene, fenced: bool) -> None:
+    ref = "long-talk/turns/7"
+    async with (
+        Engine(scene.stalled, owner="stalled") as stale,
+        Engine(scene.successor, owner="successor") as successor,
+    ):
+        # stalled: has a turn's state in its hands.
+        before = await asyncio.to_thread(stale.parts.take, "long-talk")
+        old_door = stale.parts.door("long-talk", before)
+        old_door.put_blob(ref, b"turn 3")
+        stalled = Stalled(lambda call: call.method == "put")
+        scene.stalled.around = stalled
+        late = asyncio.create_task(asyncio.to_thread(old_door.put_blob, ref, b"turn 4, stale"))
+        await stalled.until_reached()
+        scene.takeover()
+
+        # successor: continues the same attempt, under the same ref, and gets further.
+        after = await asyncio.to_thread(successor.parts.take, "long-talk")
+        successor.parts.door("long-talk", after).put_blob(ref, b"turn 9")
+
+        # thaw.
+        stalled.thawed.set()
+        if fenced:
+            with pytest.raises(SupersededError):
+                await late
+        else:
+            await late
+        # What a later boot of that attempt reads.
+        assert scene.look.transcripts.get(ref) == (b"turn 9" if fenced else b"turn 4, stale")
+        for engine, owned in ((stale, before), (successor, after)):
+            await asyncio.to_thread(engine.parts.give_back, owned)
+
+
+def test_a_stale_deletion_removes_nothing(scene: Scene, fenced: bool) -> None:
+    asyncio.run(a_stale_deletion_removes_nothing(scene, fenced))
+
+
+async def a_stale_deletion_removes_nothing(scene: Scene, fenced: bool) -> None:
+    async with (
+        Engine(scene.stalled, [order], owner="stalled") as retention,
+        Engine(scene.successor, [order], owner="successor") as successor,
+    ):
+        assert (await retention.run(order, run_id="order-1")).status == "error"
+
+        # stalled: a retention job has judged the failed run, and is about to delete it.
+        stalled = Stalled(
+            lambda call: call.method in {"delete", "delete_whole_run"} and call.run_id == "order-1"
+        )
+        scene.stalled.around = stalled
+        late = asyncio.create_task(retention.delete_run("order-1"))
+        await stalled.until_reached()
+        scene.takeover()
+
+        # successor: somebody tries the failed run again.
+        WORLD.card_works = True
+        second = successor.start_resume("order-1", retry_failed=True)
+        await WORLD.shipping.wait()
+        held = scene.look.journal.load("order-1"), scene.look.transcripts.list_refs("order-1")
+        assert all(held)
+
+        # thaw.
+        stalled.thawed.set()
+        if fenced:
+            with pytest.raises(SupersededError):
+                await late
+            now = scene.look.journal.load("order-1"), scene.look.transcripts.list_refs("order-1")
+            assert now == held
+            WORLD.shipped.set()
+            assert (await second.result()).status == "ok"
+        else:
+            await late
+            # The run is gone from under the one who works on it.
+            assert list(scene.look.journal.load("order-1")) == []
+            assert list(scene.look.transcripts.list_refs("order-1")) == []
+            WORLD.shipped.set()
+            with pytest.raises(Exception, match="order-1"):
+                await second.result()
