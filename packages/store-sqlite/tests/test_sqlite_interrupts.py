@@ -120,7 +120,8 @@ rival.execute("BEGIN IMMEDIATE"); rival.execute("ROLLBACK"); rival.close()
 store.append("main", record(10**9), lease=lease)
 main_seqs = {r.seq for r in store.load("main")}
 refs = set(twin.list_refs("main"))
-lost = [x for x in done if (x[0] == 0 and x[1] not in refs) or (x[0] == 1 and x[2] not in main_seqs)]
+lost = [ref for kind, ref, _ in done if kind == 0 and ref not in refs]
+lost += [seq for kind, _, seq in done if kind == 1 and seq not in main_seqs]
 late = [ref for ref, landed in after.items() if (ref in refs) != landed]
 for run_id, seqs in acknowledged.items():
     present = {r.seq for r in store.load(run_id)}
