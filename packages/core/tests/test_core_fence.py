@@ -135,6 +135,12 @@ def ended_by_a_floor_below_it(world: World) -> Lease:
     return lease
 
 
+def whose_row_is_not_the_tombstones(world: World) -> Lease:
+    lease = world.store.acquire(RUN, "a")
+    world.store._epochs[RUN] = 5
+    return replace(lease, epoch=5)
+
+
 def expired(world: World) -> Lease:
     lease = world.store.acquire(RUN, "a")
     world.clock.advance(TTL)
@@ -178,6 +184,7 @@ DEAD: list[tuple[Callable[[World], Lease], RefusalReason]] = [
     (released, "released"),
     (released_by_an_unleased_delete, "released"),
     (ended_by_a_floor_below_it, "released"),
+    (whose_row_is_not_the_tombstones, "released"),
     (expired, "expired"),
     (forged_epoch, "unknown"),
     (forged_epoch_beside_an_expired, "unknown"),

@@ -130,6 +130,11 @@ def test_a_payload_is_bytes_and_nothing_like_them() -> None:
         check_record({"seq": 0})
 
 
+def test_a_byte_order_mark_is_called_by_its_name() -> None:
+    with pytest.raises(ConfigError, match="byte order mark"):
+        check_record(JournalRecord(seq=0, payload=b'\xef\xbb\xbf{"seq":0}'))
+
+
 def test_an_unclosed_string_of_escaped_quotes_is_read_once() -> None:
     # Quadratic reading of this would take hours.
     text = "[" * 201 + '"' + '\\"' * 1_000_000
