@@ -90,7 +90,7 @@ def _entry_points(group: str) -> list[EntryPoint]:
 
     try:
         return list(importlib_metadata.entry_points(group=group))
-    except (OSError, ValueError):
+    except (LookupError, OSError, ValueError):
         # One unreadable file anywhere on sys.path; look at each distribution by itself.
         return list(_readable_entry_points(group))
 
@@ -107,7 +107,7 @@ def _readable_entry_points(group: str) -> Iterator[EntryPoint]:
                 continue  # a later copy on sys.path, which is not the one imported
             seen.add(name)
             yield from distribution.entry_points.select(group=group)
-        except (OSError, ValueError) as error:
+        except (LookupError, OSError, ValueError) as error:
             message = f"the entry points of {name} cannot be read and are ignored: {error}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
