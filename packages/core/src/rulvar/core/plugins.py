@@ -14,6 +14,7 @@ pays for neither.
 from __future__ import annotations
 
 import difflib
+import re
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -50,6 +51,7 @@ _KNOWN_SCHEMES = {
 }
 """The distribution to install for a scheme of this repository's own stores."""
 
+_REFERENCE = re.compile(r"\w[\w.]*\s*(:\s*\w[\w.]*\s*)?(\[.*\])?\s*\Z")
 _JOURNAL_METHODS = ("append", "load", "put_meta", "list_runs", "delete")
 _TRANSCRIPT_METHODS = ("put", "get", "list_refs", "delete")
 
@@ -132,11 +134,8 @@ def _problem(entry: EntryPoint, all_of_name: Sequence[EntryPoint]) -> str | None
     others = [other for other in all_of_name if _source(other) != _source(entry)]
     if others:
         return f"also claimed by {_claimed_by(others)}: uninstall one"
-    try:
-        module = entry.module
-    except (AttributeError, ValueError):
-        module = ""
-    return None if module else f"{entry.value!r} is no object reference"
+    fits = _REFERENCE.match(entry.value)
+    return None if fits else f"{entry.value!r} is no object reference"
 
 
 def _by_name(group: str) -> dict[str, list[EntryPoint]]:
