@@ -170,11 +170,26 @@ class Segment:
                 raise SegmentEnded(_WHY[Ending.LOST]) from error
             except SegmentEnded:
                 raise
-            except Exception as error:
+            except BaseException as error:
                 if self.door.failure is not error:
-                    raise  # refused by the claim: nothing was appended
+                    raise  # refused by the claim, or cancelled: the door goes on
                 self.end(Ending.FAILED)
                 raise SegmentEnded(_WHY[Ending.FAILED]) from error
+
+    async def put_blob(self, ref: str, blob: bytes) -> None:
+        """Replace a blob through the door. Raises `SegmentEnded` when the run is lost."""
+        self.check()
+        try:
+            await self.store.call(partial(self.door.put_blob, ref, blob))
+        except SupersededError as error:
+            self.lose(error)
+            self.end(Ending.LOST)
+            raise SegmentEnded(_WHY[Ending.LOST]) from error
+
+    @property
+    def genesis(self) -> str:
+        """The token minted at the run's fresh start."""
+        return self.door.genesis or ""
 
     @property
     def store(self) -> Bridge:
