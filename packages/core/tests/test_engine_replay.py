@@ -5,28 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rulvar.core.engine import Context, Engine, Workflow, workflow
+from rulvar.core.engine import Engine, workflow
 from rulvar.core.engine.replay import Answered, Dangling, Fresh, Replay, Waiting
 from rulvar.core.errors import NonDeterminismError
 from rulvar.core.journal import JournalEntry, read_journal
-from rulvar.core.records import JournalRecord, RunMeta
+from rulvar.core.records import RunMeta
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ManualClock, ReferenceStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from rulvar.core.engine import Context, Workflow
+    from rulvar.core.records import JournalRecord
+
 
 def opened(seq: int, kind: str, key: str, ordinal: int = 0, scope: str = "") -> JournalEntry:
-    return JournalEntry(
-        seq=seq, kind=kind, status="running", scope=scope, key=key, ordinal=ordinal
-    )
+    return JournalEntry(seq=seq, kind=kind, status="running", scope=scope, key=key, ordinal=ordinal)
 
 
 def answered(seq: int, ref: int, value: object, status: str = "ok") -> JournalEntry:
@@ -180,7 +181,7 @@ class Interpreter:
             results.append(await self.one(ctx, op, f"{where}.{index}"))
         return results
 
-    async def one(self, ctx: Context, op: Op, place: str) -> object:
+    async def one(self, ctx: Context, op: Op, place: str) -> object:  # noqa: PLR0911 - one return a kind
         def work(at: str) -> str:
             self.executed[at] += 1
             return at
@@ -255,8 +256,9 @@ def test_a_run_crashed_after_any_prefix_of_its_journal_ends_the_same(
     assert set(second.executed.values()) <= {1}
     assert len(second.executed) == len(first.executed) - len(completed)
     assert len(dangling) <= len(second.executed)
-    kept = {e.value for e in read_journal("r", records[:cut]) if e.key == "$random"}
-    assert kept <= set(second.drawn.values())
+    if cut < len(records):  # a settled run executes nothing, and draws nothing
+        kept = {e.value for e in read_journal("r", records[:cut]) if e.key == "$random"}
+        assert kept <= set(second.drawn.values())
     assert later.list_leases(None, 10) == []
 
 
@@ -282,4 +284,4 @@ def test_the_default_of_a_deadline_is_the_journalled_one() -> None:
     assert asyncio.run(main(before, begin=True)) == "suspended"
     clock.advance(5_000)
     assert asyncio.run(main(after, begin=False)) == "before"
-    assert cast("str", store.list_runs()[0].status) == "ok"
+    assert store.list_runs()[0].status == "ok"
