@@ -26,6 +26,7 @@ __all__ = [
     "check_call_name",
     "check_epoch",
     "check_filter",
+    "check_integer",
     "check_lease",
     "check_limit",
     "check_meta",
@@ -135,7 +136,8 @@ def check_owner(owner: object, /) -> str:
     return _check_name("an owner", owner)
 
 
-def _check_integer(what: str, value: object, lowest: int, highest: int) -> int:
+def check_integer(what: str, value: object, lowest: int, highest: int, /) -> int:
+    """Take an integer within bounds, and no bool. Raises `ConfigError` naming ``what``."""
     if not isinstance(value, int) or isinstance(value, bool):
         _refuse(f"{what} must be an integer, not {_shown(value)}")
     if not lowest <= value <= highest:
@@ -145,27 +147,27 @@ def _check_integer(what: str, value: object, lowest: int, highest: int) -> int:
 
 def check_seq(seq: object, /) -> int:
     """Take a seq: an integer from 0 to 2^53-1. Raises `ConfigError`."""
-    return _check_integer("a seq", seq, 0, MAX_INTEGER)
+    return check_integer("a seq", seq, 0, MAX_INTEGER)
 
 
 def check_after_seq(after_seq: object, /) -> int:
     """Take the seq to read after: an integer from -1 to 2^53-1. Raises `ConfigError`."""
-    return _check_integer("the seq to read after", after_seq, -1, MAX_INTEGER)
+    return check_integer("the seq to read after", after_seq, -1, MAX_INTEGER)
 
 
 def check_epoch(epoch: object, /) -> int:
     """Take an epoch: an integer from 0 to 2^53-1. Raises `ConfigError`."""
-    return _check_integer("an epoch", epoch, 0, MAX_INTEGER)
+    return check_integer("an epoch", epoch, 0, MAX_INTEGER)
 
 
 def check_limit(limit: object, /) -> int:
     """Take a page's limit: an integer from 1 to 2^53-1. Raises `ConfigError`."""
-    return _check_integer("a limit", limit, 1, MAX_INTEGER)
+    return check_integer("a limit", limit, 1, MAX_INTEGER)
 
 
 def check_ttl_ms(ttl_ms: object, /) -> int:
     """Take a lease's time to live in milliseconds, 1 to 2147483647. Raises `ConfigError`."""
-    return _check_integer("lease_ttl_ms", ttl_ms, 1, MAX_TTL_MS)
+    return check_integer("lease_ttl_ms", ttl_ms, 1, MAX_TTL_MS)
 
 
 def check_lease(lease: object, /) -> Lease:
@@ -254,7 +256,7 @@ def check_meta(meta: object, /) -> str:
     for field in _COUNTS:
         value = getattr(meta, field)
         if value is not None:
-            _check_integer(field, value, 0, MAX_INTEGER)
+            check_integer(field, value, 0, MAX_INTEGER)
     if meta.args_provided is not None and not isinstance(meta.args_provided, bool):
         _refuse(f"args_provided must be a bool or None, not {_shown(meta.args_provided)}")
     _check_tags(meta.tags)

@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar, cast, overload
 from uuid import UUID
 
-from rulvar.core.checks import check_call_name
+from rulvar.core.checks import MAX_INTEGER, check_call_name, check_integer
 from rulvar.core.engine import branches as _branches
 from rulvar.core.engine import steps as _steps
+from rulvar.core.engine import turns as _turns
 from rulvar.core.engine.replay import Answered
 from rulvar.core.engine.retry import NO_RETRY
 from rulvar.core.engine.scope import unwrap
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from rulvar.core.engine.retry import RetryPolicy
     from rulvar.core.engine.scope import Scope
+    from rulvar.core.engine.turns import Compaction, Turns
 
 __all__ = ["Context"]
 
@@ -114,6 +116,41 @@ class Context:
         with self._scope.alone(name):
             return await _steps.step(self._scope, name, function, args, retry)
 
+    async def turns(
+        self,
+        name: str,
+        turn: Callable[[object, int], object],
+        initial: object,
+        /,
+        *,
+        max_turns: int = 1_000,
+        deadline_ms: int | None = None,
+        compact: Compaction | None = None,
+    ) -> Turns:
+        """Run ``turn(state, n)`` until it is done; keep the state after every turn.
+
+        ``turn``, plain or async, returns ``GoOn(state)`` or ``Done(result)``; ``n`` counts
+        from 0. After a crash the loop goes on from its last checkpoint: the turns before it
+        are not run again, the one in flight is (at least once). After ``max_turns`` turns in
+        all, or when ``deadline_ms`` milliseconds have passed since the first call, the loop
+        ends with a partial outcome: see `Turns`. ``compact`` makes a long state shorter.
+
+        Raises `StepFailedError` when a turn raised or returned something else, `ConfigError`
+        for bad arguments.
+        """
+        check_call_name(name)
+        check_integer("max_turns", max_turns, 1, MAX_INTEGER)
+        deadline = None if deadline_ms is None else self._deadline("deadline_ms", deadline_ms)
+        plan = _turns.Plan(
+            turn=turn,
+            initial=normalize(initial, path="$.initial"),
+            max_turns=max_turns,
+            compact=compact,
+        )
+        await self._segment.boundary()
+        with self._scope.alone(name):
+            return await _turns.turns(self._scope, name, plan, deadline)
+
     # --- branches ---------------------------------------------------------------------------
 
     async def parallel(
@@ -133,9 +170,8 @@ class Context:
         Raises `ConfigError` for a bad name or limit, and what the first failed branch raised.
         """
         check_call_name(name)
-        if limit is not None and limit < 1:
-            message = f"limit must be at least 1, not {limit}"
-            raise ConfigError(message)
+        if limit is not None:
+            check_integer("limit", limit, 1, MAX_INTEGER)
         with self._scope.alone(name):
             return await _branches.parallel(
                 self._scope,
@@ -178,12 +214,7 @@ class Context:
         await self._suspend("timer", "$sleep", self._deadline("duration_ms", duration_ms), None)
 
     def _deadline(self, what: str, wait_ms: int) -> str:
-        if isinstance(wait_ms, bool) or not isinstance(wait_ms, int):
-            message = f"{what} must be an integer of milliseconds, not {wait_ms!r}"
-            raise ConfigError(message)
-        if not 0 <= wait_ms <= _LONGEST_WAIT_MS:
-            message = f"{what} must be 0 to {_LONGEST_WAIT_MS} (a hundred years), not {wait_ms}"
-            raise ConfigError(message)
+        check_integer(what, wait_ms, 0, _LONGEST_WAIT_MS)
         return format_time(self._segment.parts.clock.now_ms() + wait_ms)
 
     async def _suspend(

@@ -98,6 +98,11 @@ class Door:
         return self._meta
 
     @property
+    def genesis(self) -> str | None:
+        """The token that tells this run from an older or later one of the same id."""
+        return self._genesis
+
+    @property
     def appended(self) -> int:
         """How many records this segment has appended."""
         return self._appended

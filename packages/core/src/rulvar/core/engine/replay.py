@@ -46,9 +46,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Nothing is journalled: journal the call, then perform it."""
+    """Nothing is journalled: journal the call, then perform it.
+
+    ``failed`` is the opening entry of an earlier, failed try that is to be made again.
+    """
 
     call: Call
+    failed: JournalEntry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,7 @@ class Replay:
         if answer is None:
             return Waiting(call, opening) if kind in SUSPENSION_KINDS else Dangling(call, opening)
         if self.retry_failed and answer.status == "error" and answer.seq <= self.boot_seq:
-            return Fresh(call)
+            return Fresh(call, failed=opening)
         return Answered(call, answer)
 
     def take_ordinal(self, scope: str, key: str) -> int:

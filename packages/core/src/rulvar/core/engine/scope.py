@@ -27,10 +27,14 @@ __all__ = ["Opened", "Scope", "step_failure", "unwrap"]
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A call that is to be performed; ``again`` when an earlier segment had begun it."""
+    """A call that is to be performed.
+
+    ``before`` is the opening entry under which an earlier segment had begun it: the same
+    one after a crash, an older one when a failed call is made again.
+    """
 
     entry: JournalEntry
-    again: bool
+    before: JournalEntry | None
 
 
 class Scope:
@@ -63,7 +67,9 @@ class Scope:
         """Return the journal's answer to this call, or its opening entry.
 
         The entry is journalled now, or was in an earlier segment. Only a new one draws its
-        value with ``draw``. Raises `NonDeterminismError` when the journal has a call of another kind here, and
+        value with ``draw``.
+
+        Raises `NonDeterminismError` when the journal has a call of another kind here, and
         `SegmentEnded`.
         """
         segment = self.segment
@@ -72,7 +78,7 @@ class Scope:
             segment.replayed += 1
             return decision
         if not isinstance(decision, Fresh):
-            return Opened(decision.opening, again=True)
+            return Opened(decision.opening, before=decision.opening)
         draft = JournalEntry(
             seq=0,  # the door gives it its number
             kind=kind,
@@ -86,7 +92,7 @@ class Scope:
         )
         opening = await segment.append(draft)
         segment.check()  # the run may have been lost while the call was journalled
-        return Opened(opening, again=False)
+        return Opened(opening, before=decision.failed)
 
     async def answer(
         self,

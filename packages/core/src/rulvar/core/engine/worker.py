@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rulvar.core.checks import MAX_INTEGER, check_integer
 from rulvar.core.engine.sweep import Sweeper
 from rulvar.core.errors import (
-    ConfigError,
     LeaseHeldError,
     RulvarError,
     StoreBusyError,
@@ -72,12 +72,8 @@ class Worker:
         poll_interval_ms: int = 500,
         on_result: Callable[[WorkerResult], None] | None = None,
     ) -> None:
-        if concurrency < 1:
-            message = f"concurrency must be at least 1, not {concurrency}"
-            raise ConfigError(message)
-        if poll_interval_ms < 1:
-            message = f"poll_interval_ms must be at least 1, not {poll_interval_ms}"
-            raise ConfigError(message)
+        check_integer("concurrency", concurrency, 1, MAX_INTEGER)
+        check_integer("poll_interval_ms", poll_interval_ms, 1, MAX_INTEGER)
         self._engine = engine
         self._concurrency = concurrency
         self._poll_seconds = poll_interval_ms / 1000

@@ -31,7 +31,7 @@ __all__ = [
 RUN_START = "run_start"
 RUN_SETTLE = "run_settle"
 SUSPENSION_KINDS = frozenset({"external", "timer"})
-CALL_KINDS = SUSPENSION_KINDS | {"step", "rand", "child", "agent"}
+CALL_KINDS = SUSPENSION_KINDS | {"agent", "child", "rand", "step", "turns", "worktree"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,327 @@
+"""A turn loop that lasts: after every turn the state is kept, after a crash it is where it was.
+
+The loop is one call of the body. Its opening entry's seq names everything that it keeps::
+
+    <run>/ckpt/<seq>             the checkpoint, overwritten at every turn's end
+    <run>/summary/<seq>/<turn>   what ``compact`` made of a long state, once per turn
+
+A checkpoint says which run (genesis) and which dispatch (seq) it belongs to, how many turns
+it stands for, and the state that the next turn begins with. A blob that cannot be decoded,
+that belongs elsewhere or whose counters cannot be is refused whole, and the attempt starts
+over: half a checkpoint is none. Everything is written through the door, under the lease: a
+superseded segment's checkpoint is refused, and that ends its loop (finding F2).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar, cast
+
+from rulvar.core.engine.replay import Answered
+from rulvar.core.engine.scope import step_failure, unwrap
+from rulvar.core.engine.steps import call
+from rulvar.core.errors import ConfigError
+from rulvar.core.values import normalize
+from rulvar.core.wire import json_text, parse_time, parse_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rulvar.core.engine.scope import Scope
+    from rulvar.core.journal import JournalEntry
+
+__all__ = ["Compaction", "Done", "GoOn", "Turns", "TurnsEnd", "turns"]
+
+_log = logging.getLogger("rulvar.engine")
+
+T = TypeVar("T")
+
+TurnsEnd = Literal["done", "max_turns", "deadline"]
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn(Generic[T]):
+    """A turn's answer: go on with this state, one I-JSON value."""
+
+    state: T
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[T]):
+    """A turn's answer: the loop is done with this result, one I-JSON value."""
+
+    result: T
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """When a state has grown too long, and what to make of it.
+
+    After a turn that goes on, ``when(state, turns)`` decides; ``make(state, turns)``, plain
+    or async, returns the shorter state. It is kept as a blob of its own before the
+    checkpoint names it, so that it is never made twice for one turn.
+    """
+
+    when: Callable[[object, int], bool]
+    make: Callable[[object, int], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """What a turn loop came to: its result, or the partial outcome that a limit left.
+
+    ``ended`` says which; ``result`` is there when it is ``done``, ``state`` is the last one
+    that a turn went on with, ``count`` how many turns the loop took in all its segments,
+    and ``summaries`` the refs of the summaries that were made.
+    """
+
+    ended: TurnsEnd
+    result: object
+    state: object
+    count: int
+    summaries: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return the form that crosses the journal."""
+        return {
+            "ended": self.ended,
+            "result": self.result,
+            "state": self.state,
+            "turns": self.count,
+            "summaries": list(self.summaries),
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Turns:
+        """Read what `to_json` wrote."""
+        facts = cast("dict[str, object]", value)
+        return cls(
+            ended=cast("TurnsEnd", facts["ended"]),
+            result=facts["result"],
+            state=facts["state"],
+            count=cast("int", facts["turns"]),
+            summaries=tuple(cast("list[str]", facts["summaries"])),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Where a loop stands between two turns."""
+
+    genesis: str
+    dispatch: int
+    turns: int
+    state: object
+    summaries: tuple[str, ...]
+
+    def encode(self) -> bytes:
+        """Return the blob."""
+        facts = {
+            "format": _FORMAT,
+            "genesis": self.genesis,
+            "dispatch": self.dispatch,
+            "turns": self.turns,
+            "state": self.state,
+            "summaries": list(self.summaries),
+        }
+        return json_text(facts).encode("utf-8")
+
+    @classmethod
+    def decode(cls, blob: bytes, *, genesis: str, dispatch: int, max_turns: int) -> Checkpoint:
+        """Read a blob whole, or refuse it whole with ``ValueError`` saying why."""
+        facts = parse_value(blob)  # an InvalidJSONError is a ValueError
+        if not isinstance(facts, dict) or facts.get("format") != _FORMAT:
+            message = "not a checkpoint of this format"
+            raise ValueError(message)
+        if facts.get("genesis") != genesis or facts.get("dispatch") != dispatch:
+            message = "a checkpoint of another run or dispatch"
+            raise ValueError(message)
+        count, summaries = facts.get("turns"), facts.get("summaries")
+        if type(count) is not int or not 1 <= count <= max_turns:
+            message = f"impossible count of turns: {count!r}"
+            raise ValueError(message)
+        if not isinstance(summaries, list) or not all(isinstance(s, str) for s in summaries):
+            message = "impossible summaries"
+            raise ValueError(message)
+        if "state" not in facts or len(summaries) > count:
+            message = "no state, or more summaries than turns"
+            raise ValueError(message)
+        return cls(
+            genesis=genesis,
+            dispatch=dispatch,
+            turns=count,
+            state=facts["state"],
+            summaries=tuple(cast("list[str]", summaries)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one call of `Context.turns` asked for."""
+
+    turn: Callable[..., object]
+    initial: object
+    max_turns: int
+    compact: Compaction | None
+
+
+async def turns(scope: Scope, name: str, plan: Plan, deadline_at: str | None) -> Turns:
+    """Return what the journal has, or run the loop; see `Context.turns`."""
+    segment = scope.segment
+    opened = await scope.open("turns", name, deadline_at=deadline_at)
+    if isinstance(opened, Answered):
+        return Turns.from_json(unwrap(opened.answer, segment.run_id))
+    loop = _Loop(scope, opened.entry, plan)
+    try:
+        outcome = await loop.run(opened.before)
+    except Exception as error:
+        failure = step_failure(name, error)
+        await scope.answer(opened.entry, failure=failure)
+        raise failure.to_error(segment.run_id) from error
+    await scope.answer(opened.entry, outcome.to_json())
+    return Turns.from_json(parse_value(json_text(outcome.to_json())))
+
+
+class _Loop:
+    """One execution of a turn loop."""
+
+    def __init__(self, scope: Scope, opening: JournalEntry, plan: Plan) -> None:
+        self._scope = scope
+        self._segment = scope.segment
+        self._opening = opening
+        self._plan = plan
+        self._at = Checkpoint(
+            genesis=scope.segment.genesis,
+            dispatch=opening.seq,
+            turns=0,
+            state=normalize(plan.initial, path="$.initial"),
+            summaries=(),
+        )
+
+    @property
+    def _checkpoint_ref(self) -> str:
+        return f"{self._segment.run_id}/ckpt/{self._opening.seq}"
+
+    async def run(self, before: JournalEntry | None) -> Turns:
+        if before is not None:
+            await self._boot(before)
+        while True:
+            limit = self._limit()
+            if limit is not None:
+                return self._end(limit, None)
+            await self._segment.boundary()
+            answer = await self._turn()
+            if isinstance(answer, Done):
+                result = normalize(answer.result, path="$.result")
+                self._at = self._moved(self._at.state, self._at.turns + 1)
+                return self._end("done", result)
+            self._at = self._moved(normalize(answer.state, path="$.state"), self._at.turns + 1)
+            await self._compact()
+            await self._put(self._checkpoint_ref, self._at.encode())
+            self._segment.tell("turn.finished", name=self._opening.key, detail=str(self._at.turns))
+
+    def _limit(self) -> TurnsEnd | None:
+        if self._at.turns >= self._plan.max_turns:
+            return "max_turns"
+        deadline = self._opening.deadline_at
+        if deadline is not None and parse_time(deadline) <= self._segment.parts.clock.now_ms():
+            return "deadline"
+        return None
+
+    def _end(self, ended: TurnsEnd, result: object) -> Turns:
+        return Turns(
+            ended=ended,
+            result=result,
+            state=self._at.state,
+            count=self._at.turns,
+            summaries=self._at.summaries,
+        )
+
+    def _moved(self, state: object, count: int, *summaries: str) -> Checkpoint:
+        return Checkpoint(
+            genesis=self._at.genesis,
+            dispatch=self._at.dispatch,
+            turns=count,
+            state=state,
+            summaries=(*self._at.summaries, *summaries),
+        )
+
+    async def _turn(self) -> GoOn[object] | Done[object]:
+        segment, number = self._segment, self._at.turns
+        segment.executed += 1
+        segment.tell("turn.started", name=self._opening.key, detail=str(number))
+        # A copy: a turn that fails half-way must not have changed what the next try gets.
+        state = parse_value(json_text(self._at.state))
+        answer = await call(segment, self._plan.turn, (state, number))
+        if not isinstance(answer, GoOn | Done):
+            message = f"a turn must return GoOn(state) or Done(result), not {answer!r}"
+            raise ConfigError(message)
+        return answer
+
+    async def _boot(self, before: JournalEntry) -> None:
+        """Go on from the last checkpoint of an earlier segment, if there is one to trust."""
+        ref = f"{self._segment.run_id}/ckpt/{before.seq}"
+        blob = await self._get(ref)
+        if blob is None:
+            return
+        try:
+            kept = Checkpoint.decode(
+                blob,
+                genesis=self._at.genesis,
+                dispatch=before.seq,
+                max_turns=self._plan.max_turns,
+            )
+        except ValueError as error:
+            _log.warning(
+                "run %r: the checkpoint %s is refused, its turns start over: %s",
+                self._segment.run_id,
+                ref,
+                error,
+            )
+            self._segment.tell("checkpoint.refused", name=ref, detail=str(error))
+        else:
+            self._at = replace(kept, dispatch=self._opening.seq)
+
+    async def _compact(self) -> None:
+        compact = self._plan.compact
+        count = self._at.turns
+        if compact is None or not compact.when(self._at.state, count):
+            return
+        ref = f"{self._segment.run_id}/summary/{self._opening.seq}/{count}"
+        state = await self._made_before(ref)
+        if state is None:
+            made = await call(self._segment, compact.make, (self._at.state, count))
+            state = Checkpoint(
+                genesis=self._at.genesis,
+                dispatch=self._at.dispatch,
+                turns=count,
+                state=normalize(made, path="$.summary"),
+                summaries=(),
+            )
+            await self._put(ref, state.encode())
+        self._at = self._moved(state.state, count, ref)
+
+    async def _made_before(self, ref: str) -> Checkpoint | None:
+        """Return a summary that was kept before the crash that lost its checkpoint."""
+        blob = await self._get(ref)
+        if blob is None:
+            return None
+        try:
+            kept = Checkpoint.decode(
+                blob,
+                genesis=self._at.genesis,
+                dispatch=self._at.dispatch,
+                max_turns=self._plan.max_turns,
+            )
+        except ValueError:
+            return None  # not ours: it is made, and overwrites what lies there
+        return kept if kept.turns == self._at.turns else None
+
+    async def _get(self, ref: str) -> bytes | None:
+        return await self._segment.store.call(partial(self._segment.parts.reads.blob, ref))
+
+    async def _put(self, ref: str, blob: bytes) -> None:
+        await self._segment.put_blob(ref, blob)
