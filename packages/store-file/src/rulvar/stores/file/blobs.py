@@ -1,0 +1,96 @@
+"""Blob files: the bytes as they are, in a folder for each run."""
+
+from __future__ import annotations
+
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from rulvar.core.checks import run_of_ref
+from rulvar.core.records import BlobStat
+from rulvar.stores.file.filesystem import NotRegularFileError, exists, read_file
+
+if TYPE_CHECKING:
+    import os
+
+    from rulvar.stores.file.home import Home
+
+__all__ = ["Blobs"]
+
+
+class Blobs:
+    """The blobs of one folder; every method stands inside the run's stripe."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._durable: set[str] = set()
+        """The runs whose folder is known to be on the medium."""
+
+    def put(self, ref: str, blob: bytes) -> None:
+        """Replace a blob."""
+        home = self._home
+        run_id = run_of_ref(ref)
+        home.register(run_id)
+        home.register(ref[len(run_id) + 1 :])
+        if not self._has_folder(run_id):
+            self._durable.discard(run_id)
+            home.files.make_folder(home.layout.blob_folder(run_id))
+        if run_id not in self._durable:
+            home.sync_folder(home.layout.blobs)
+            self._durable.add(run_id)
+        home.replace(run_id, home.layout.blob(ref), blob)
+
+    def get(self, ref: str) -> bytes | None:
+        """Return a blob or None."""
+        if not self._has_folder(run_of_ref(ref)):
+            return None
+        return read_file(self._home.files, self._home.layout.blob(ref))
+
+    def info(self, ref: str) -> BlobStat | None:
+        """Return a blob's size and when it was stored, or None."""
+        if not self._has_folder(run_of_ref(ref)):
+            return None
+        try:
+            found = self._home.files.look(self._home.layout.blob(ref))
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        return BlobStat(ref=ref, size_bytes=found.st_size, stored_at=found.st_mtime_ns // 1_000_000)
+
+    def refs(self, run_id: str) -> list[str]:
+        """Return the run's refs by their bytes."""
+        if not self._has_folder(run_id):
+            return []
+        home = self._home
+        found = (home.names.text_of(each.name) for each in self._entries(run_id))
+        return sorted(f"{run_id}/{rest}" for rest in found if rest is not None)
+
+    def _entries(self, run_id: str) -> list[os.DirEntry[str]]:
+        try:
+            return self._home.files.scan(self._home.layout.blob_folder(run_id))
+        except FileNotFoundError:
+            return []  # beside a writer that removes it
+
+    def delete(self, ref: str) -> None:
+        """Remove a blob; a missing one is a no-op. The last one takes the folder with it."""
+        home = self._home
+        run_id = run_of_ref(ref)
+        if not self._has_folder(run_id):
+            return
+        home.remove(run_id, home.layout.blob(ref))
+        folder = home.layout.blob_folder(run_id)
+        if not home.files.scan(folder):
+            with suppress(OSError):  # the blob is gone, and an empty folder is no trace of a run
+                home.files.remove_folder(folder)
+
+    def _has_folder(self, run_id: str) -> bool:
+        """Whether the run has a folder of blobs; a link in its place leads out of the store."""
+        folder = self._home.layout.blob_folder(run_id)
+        if not exists(self._home.files, folder):
+            return False
+        mode = self._home.files.look(folder).st_mode
+        if not stat.S_ISDIR(mode):
+            what = "is a symbolic link" if stat.S_ISLNK(mode) else "is no folder"
+            raise NotRegularFileError(None, what, folder)
+        return True

@@ -1,0 +1,109 @@
+"""Deleting several files as one: decided in one step, carried out in several.
+
+The decision is a file in ``deleting``, which gets there by a rename: the run is deleted from
+that moment on, and not a moment before. Then its files go, and the decision last. Whatever
+stops that, the next call on the run, or the next opening of the folder, finishes it; a
+read-only store takes a run whose deletion is decided for deleted.
+
+Both are synced at every durability: a decision that came back after power loss would delete
+the run that was made under the same id since.
+"""
+
+from __future__ import annotations
+
+import stat
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rulvar.core.wire import json_text
+from rulvar.stores.file.filesystem import exists
+from rulvar.stores.file.journals import logger
+
+if TYPE_CHECKING:
+    from rulvar.stores.file.home import Home
+
+__all__ = ["delete_run", "finish_deletions", "is_being_deleted"]
+
+
+def delete_run(home: Home, run_id: str, *, blobs: bool) -> None:
+    """Remove a run's journal and row, and its blobs where asked, all or nothing (D1)."""
+    layout, files = home.layout, home.files
+    paths = [layout.journal(run_id), layout.row(run_id)]
+    if blobs:
+        paths.append(layout.blob_folder(run_id))
+    if not any(exists(files, path) for path in paths):
+        return
+    home.register(run_id)
+    decision = layout.deletion(run_id, blobs=blobs)
+    temporary = home.new_temporary()
+    home.doubt(run_id, partial(home.discard, temporary))
+    moving = False
+    try:
+        text = json_text({"runId": run_id, "blobs": blobs}) + "\n"
+        home.write_new(temporary, text.encode("utf-8"), sync=True)
+        home.doubt(run_id, partial(_settle, home, run_id, temporary, decision, blobs=blobs))
+        moving = True
+        files.rename(temporary, decision)
+        files.sync_folder(layout.deleting)
+    except OSError as error:
+        home.fail(run_id, error, landed=moving and home.is_gone(temporary))
+    try:
+        home.settle(run_id)
+    except OSError as error:
+        logger.warning(
+            "run %r is deleted, and some of its files are still there: %s; the next call on it, or "
+            "the next opening, removes them",
+            run_id,
+            error,
+        )
+
+
+def _settle(home: Home, run_id: str, temporary: str, decision: str, *, blobs: bool) -> None:
+    home.discard(temporary)
+    if exists(home.files, decision):
+        _carry_out(home, run_id, decision, blobs=blobs)
+    else:
+        home.files.sync_folder(home.layout.deleting)
+
+
+def _carry_out(home: Home, run_id: str, decision: str, *, blobs: bool) -> None:
+    layout, files = home.layout, home.files
+    files.sync_folder(layout.deleting)
+    home.discard(layout.journal(run_id))
+    home.discard(layout.row(run_id))
+    if blobs:
+        _remove_blobs(home, layout.blob_folder(run_id))
+    files.sync_folder(layout.journals)
+    files.sync_folder(layout.rows)
+    files.unlink(decision)
+    files.sync_folder(layout.deleting)
+
+
+def _remove_blobs(home: Home, folder: str) -> None:
+    files = home.files
+    if not exists(files, folder):
+        return
+    if stat.S_ISDIR(files.look(folder).st_mode):
+        for entry in files.scan(folder):
+            files.unlink(entry.path)
+        files.remove_folder(folder)
+    else:
+        files.unlink(folder)  # a link: what it leads to is not ours
+    files.sync_folder(home.layout.blobs)
+
+
+def finish_deletions(home: Home) -> None:
+    """Carry out what was decided before the folder was opened."""
+    for entry in home.files.scan(home.layout.deleting):
+        for suffix, blobs in ((".run", False), (".whole", True)):
+            run_id = home.names.text_of(entry.name, suffix)
+            if run_id is not None:
+                _carry_out(home, run_id, entry.path, blobs=blobs)
+
+
+def is_being_deleted(home: Home, run_id: str, *, blobs: bool = False) -> bool:
+    """Whether a run's deletion is decided: what a read-only store has to ask."""
+    whole = exists(home.files, home.layout.deletion(run_id, blobs=True))
+    if blobs or whole:
+        return whole
+    return exists(home.files, home.layout.deletion(run_id, blobs=False))

@@ -1,0 +1,235 @@
+"""The operating system, one call at a time: everything the store does to a disk passes here.
+
+`FileSystem` is thin on purpose. A test hands the store another one that fails the n-th call,
+writes half of what it is given, or keeps a record of what was synced, and the store cannot
+tell the difference. Nothing else in this distribution opens, writes, syncs, renames or
+unlinks a file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# The layer below paths: text in, text out, and never a call more than was asked for.
+# ruff: noqa: PTH102, PTH105, PTH106, PTH108, PTH114
+
+__all__ = [
+    "APPEND",
+    "CREATE",
+    "LOCK",
+    "READ",
+    "FileSystem",
+    "NotRegularFileError",
+    "exists",
+    "opened",
+    "read_back",
+    "read_file",
+    "write_all",
+]
+
+_ALWAYS = (
+    getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+    | getattr(os, "O_NOCTTY", 0)
+    # A link inside the store leads out of it, and a pipe in a file's place would wait for ever.
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+)
+READ = os.O_RDONLY | _ALWAYS
+APPEND = os.O_RDWR | os.O_APPEND | _ALWAYS
+CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | _ALWAYS
+LOCK = os.O_RDWR | os.O_CREAT | _ALWAYS
+
+_CHUNK = 64 * 1024
+_LINK_ERRNOS = frozenset({errno.ELOOP, getattr(errno, "EMLINK", errno.ELOOP)})
+
+
+class NotRegularFileError(OSError):
+    """A name of the store's is a link, a folder or a device: it is not followed or read."""
+
+
+class FileSystem:
+    """The calls that a store makes, each as the operating system has it.
+
+    Every method raises ``OSError``. Subclass it to inject faults.
+    """
+
+    def open(self, path: str, flags: int, /) -> int:
+        """Open a regular file and return its descriptor; a link is refused."""
+        if not hasattr(os, "O_NOFOLLOW") and os.path.islink(path):
+            raise NotRegularFileError(errno.ELOOP, "is a symbolic link", path)
+        try:
+            descriptor = os.open(path, flags, 0o666)
+        except OSError as error:
+            if error.errno in _LINK_ERRNOS:
+                raise NotRegularFileError(error.errno, "is a symbolic link", path) from error
+            raise
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+        raise NotRegularFileError(errno.EINVAL, "is no regular file", path)
+
+    def close(self, descriptor: int, /) -> None:
+        """Close a descriptor."""
+        os.close(descriptor)
+
+    def read(self, descriptor: int, size: int, offset: int, /) -> bytes:
+        """Read at most ``size`` bytes from ``offset`` on."""
+        if hasattr(os, "pread"):
+            return os.pread(descriptor, size, offset)
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.read(descriptor, size)
+
+    def write(self, descriptor: int, data: memoryview, /) -> int:
+        """Write at the descriptor's end; may write less, and returns how much."""
+        return os.write(descriptor, data)
+
+    def truncate(self, descriptor: int, size: int, /) -> None:
+        """Cut the file to ``size`` bytes."""
+        os.ftruncate(descriptor, size)
+
+    def sync(self, descriptor: int, /) -> None:
+        """Return once the file's bytes and length are on the medium."""
+        _sync(descriptor)
+
+    def sync_folder(self, path: str, /) -> None:
+        """Return once the names in a folder are on the medium (nothing to do on Windows)."""
+        if os.name == "nt":
+            return
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            _sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, source: str, target: str, /) -> None:
+        """Move a file onto ``target`` in one step, replacing it."""
+        os.replace(source, target)
+
+    def unlink(self, path: str, /) -> None:
+        """Remove a file's name."""
+        os.unlink(path)
+
+    def make_folder(self, path: str, /) -> None:
+        """Make one folder."""
+        os.mkdir(path)
+
+    def remove_folder(self, path: str, /) -> None:
+        """Remove an empty folder."""
+        os.rmdir(path)
+
+    def stat(self, descriptor: int, /) -> os.stat_result:
+        """Return what is known of an open file."""
+        return os.fstat(descriptor)
+
+    def look(self, path: str, /) -> os.stat_result:
+        """Return what is known of a name, links not followed."""
+        return os.lstat(path)
+
+    def scan(self, path: str, /) -> list[os.DirEntry[str]]:
+        """Return a folder's entries, in no order."""
+        with os.scandir(path) as entries:
+            return list(entries)
+
+
+def _sync(descriptor: int) -> None:
+    full = _full_sync_command()
+    if full is not None:
+        import fcntl  # noqa: PLC0415 - not on Windows
+
+        try:
+            fcntl.fcntl(descriptor, full)
+        except OSError as error:
+            # A file system without it (a network share, an image) has the plain one.
+            if error.errno not in {errno.ENOTSUP, errno.EINVAL, errno.ENOTTY}:
+                raise
+        else:
+            return
+    os.fsync(descriptor)
+
+
+def _full_sync_command() -> int | None:
+    """Return what makes macOS empty the drive's cache too, which its fsync does not."""
+    try:
+        import fcntl  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        return None
+    command: object = getattr(fcntl, "F_FULLFSYNC", None)
+    return command if isinstance(command, int) else None
+
+
+@contextmanager
+def opened(files: FileSystem, path: str, flags: int) -> Iterator[int]:
+    """Open a file for the length of a block."""
+    descriptor = files.open(path, flags)
+    try:
+        yield descriptor
+    finally:
+        files.close(descriptor)
+
+
+def exists(files: FileSystem, path: str) -> bool:
+    """Whether there is anything of that name, a dangling link included."""
+    try:
+        files.look(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def write_all(files: FileSystem, descriptor: int, data: bytes) -> None:
+    """Write every byte: a system may write less than it is given."""
+    left = memoryview(data)
+    while left:
+        left = left[files.write(descriptor, left) :]
+
+
+def read_range(files: FileSystem, descriptor: int, start: int, end: int) -> bytes:
+    """Return the bytes between two offsets, or up to the end of a shorter file."""
+    parts: list[bytes] = []
+    while start < end:
+        part = files.read(descriptor, min(end - start, 1 << 26), start)
+        if not part:
+            break
+        parts.append(part)
+        start += len(part)
+    return b"".join(parts)
+
+
+def read_file(files: FileSystem, path: str) -> bytes | None:
+    """Return a file's bytes as they were when it was opened, or None when there is none."""
+    try:
+        descriptor = files.open(path, READ)
+    except FileNotFoundError:
+        return None
+    try:
+        return read_range(files, descriptor, 0, files.stat(descriptor).st_size)
+    finally:
+        files.close(descriptor)
+
+
+def read_back(files: FileSystem, descriptor: int, size: int, lines: int) -> tuple[int, bytes]:
+    """Return the last ``lines`` whole lines of a file and what follows them, with their offset.
+
+    Reads from the end in growing chunks, so the cost is that of the lines, not of the file.
+    """
+    start, chunk, data = size, _CHUNK, b""
+    while start > 0:
+        before = max(0, start - chunk)
+        data = read_range(files, descriptor, before, start) + data
+        start, chunk = before, chunk * 2
+        if data.count(b"\n") > lines:
+            break
+    at = len(data)
+    for _ in range(lines + 1):
+        at = data.rfind(b"\n", 0, at)
+        if at < 0:
+            return start, data
+    return start + at + 1, data[at + 1 :]
