@@ -169,9 +169,20 @@ async def follow(stores: FencedStores, options: argparse.Namespace) -> None:
         stores, [workflow.count_files], owner=options.owner, observer=observe
     ) as engine:
         worker = Worker(engine, concurrency=1, poll_interval_ms=50, on_result=done)
+
+        def orphaned() -> None:
+            loop.remove_reader(sys.stdin.fileno())
+            alone.set()
+            worker.stop(grace_ms=0)
+
+        # The quickstart never writes here: that it reads as something means that it is gone.
+        alone = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(sys.stdin.fileno(), orphaned)
         report("sweeping")
         counts = await worker.run()
-        report("stopped", sweeps=counts.sweeps)
+        if not alone.is_set():
+            report("stopped", sweeps=counts.sweeps)
 
 
 def main() -> None:

@@ -199,3 +199,15 @@ def test_ctrl_c_leaves_no_stopped_worker_behind(tmp_path: Path) -> None:
     for pid in workers:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_a_worker_ends_when_its_quickstart_is_gone(tmp_path: Path) -> None:
+    worker = QUICKSTART.with_name("worker_process.py")
+    command = [sys.executable, str(worker), "follow", "--run", "day", "--owner", "worker-b"]
+    command += ["--store", f"sqlite:///{tmp_path}/quickstart.db"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert b"sweeping" in process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(30) == 0
