@@ -1,7 +1,8 @@
 """The journal as the engine reads and writes it: entries, and what can be folded from them.
 
 `entries` is the wire form of one record's payload; `folds` answers questions about a whole
-journal (has it begun, how did it settle, what does it wait for) without any I/O.
+journal (has it begun, how did it settle, what does it wait for), `structure` about a journal of
+any writer, and `references` which blobs it refers to; all without any I/O.
 """
 
 from __future__ import annotations
@@ -24,20 +25,29 @@ from rulvar.core.journal.folds import (
     run_start,
     works_after,
 )
+from rulvar.core.journal.references import BlobReference, BlobReferences, referenced_blobs
+from rulvar.core.journal.structure import Structure, first_epoch_fall, last_moment, structure
 
 __all__ = [
     "HASH_VERSION",
     "HASH_WINDOW",
+    "BlobReference",
+    "BlobReferences",
     "JournalEntry",
     "Settle",
     "Start",
+    "Structure",
     "check_window",
     "decode_entry",
     "encode_entry",
+    "first_epoch_fall",
     "hash_versions",
+    "last_moment",
     "last_settle",
     "open_suspensions",
     "read_journal",
+    "referenced_blobs",
     "run_start",
+    "structure",
     "works_after",
 ]

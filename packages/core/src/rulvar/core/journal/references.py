@@ -1,0 +1,107 @@
+"""Which blobs a journal refers to: the one account, for the audit and for pruning.
+
+============================== ============================================ ========
+blob                           referred to by                               required
+============================== ============================================ ========
+what ``run_start`` names       ``run_start``                                yes
+``<run>/ckpt/<seq>``           a ``turns`` call that is not answered        no
+``<run>/summary/<seq>/<n>``    the same: its checkpoint may name any        no
+``<run>/summary/<seq>/<n>``    the answer of a ``turns`` call, by name      yes
+what a ``worktree`` returned   the answer of a ``worktree`` call, by name   yes
+============================== ============================================ ========
+
+A reference that is not required may be absent: a loop that crashed in its first turn has no
+checkpoint. Refs are compared whole, never by prefix.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from rulvar.core.journal.folds import RUN_START
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from rulvar.core.journal.entries import JournalEntry
+
+__all__ = ["BlobReference", "BlobReferences", "referenced_blobs"]
+
+_SUMMARY = re.compile(r"summary/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobReference:
+    """One blob that a journal refers to, and the seq of the entry that does."""
+
+    ref: str
+    what: Literal["source", "checkpoint", "summary", "patch"]
+    seq: int
+    required: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobReferences:
+    """Every blob that a journal refers to.
+
+    ``named`` are the references by ref. ``unanswered`` are the seqs of the ``turns`` calls
+    that go on from a checkpoint, whose summaries only the checkpoint can name.
+    """
+
+    run_id: str
+    named: Mapping[str, BlobReference] = field(default_factory=dict)
+    unanswered: frozenset[int] = frozenset()
+
+    def keeps(self, ref: str) -> bool:
+        """Whether the run still needs the blob, or may need it."""
+        if ref in self.named:
+            return True
+        run_id, _, name = ref.partition("/")
+        summary = _SUMMARY.match(name)
+        return run_id == self.run_id and summary is not None and int(summary[1]) in self.unanswered
+
+
+def referenced_blobs(run_id: str, entries: Iterable[JournalEntry]) -> BlobReferences:
+    """Return what a journal of this engine refers to. No I/O.
+
+    Only a journal inside the hash version window tells: another engine has its own refs.
+    """
+    turns: dict[int, JournalEntry] = {}
+    found: list[BlobReference] = []
+    for entry in entries:
+        if entry.kind == "turns" and entry.ref is None:
+            turns[entry.seq] = entry
+        elif entry.ref in turns:
+            del turns[entry.ref]
+        found.extend(_named_by(entry))
+    found.extend(
+        BlobReference(ref=f"{run_id}/ckpt/{seq}", what="checkpoint", seq=seq, required=False)
+        for seq in turns
+    )
+    return BlobReferences(
+        run_id=run_id,
+        named={reference.ref: reference for reference in found},
+        unanswered=frozenset(turns),
+    )
+
+
+def _named_by(entry: JournalEntry) -> Iterator[BlobReference]:
+    value = entry.value
+    if not isinstance(value, dict):
+        return
+    refs: list[object] = []
+    what: Literal["source", "summary", "patch"]
+    if entry.kind == "decision" and value.get("decisionType") == RUN_START:
+        what, refs = "source", [value.get("workflowSourceRef")]
+    elif entry.kind == "turns" and entry.ref is not None:
+        summaries = value.get("summaries")
+        what, refs = "summary", summaries if isinstance(summaries, list) else []
+    elif entry.kind == "worktree" and entry.ref is not None:
+        what, refs = "patch", [value.get("ref")]
+    else:
+        return
+    for ref in refs:
+        if isinstance(ref, str):
+            yield BlobReference(ref=ref, what=what, seq=entry.seq, required=True)
