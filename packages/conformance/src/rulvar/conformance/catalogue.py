@@ -1,0 +1,73 @@
+"""Every clause, in the order in which a store author wants to read them fail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rulvar.conformance.checks import (
+    atomicity,
+    blobs,
+    declarations,
+    deletion,
+    endings,
+    fence,
+    ids,
+    journal,
+    leases,
+    processes,
+    rows,
+)
+from rulvar.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rulvar.conformance.clauses import Clause
+
+__all__ = ["catalogue", "chosen"]
+
+_SECTIONS = (
+    declarations.CLAUSES,
+    journal.CLAUSES,
+    rows.CLAUSES,
+    deletion.CLAUSES,
+    blobs.CLAUSES,
+    ids.CLAUSES,
+    endings.CLAUSES,
+    leases.CLAUSES,
+    fence.CLAUSES,
+    processes.CLAUSES,
+    atomicity.CLAUSES,
+)
+
+
+def catalogue() -> tuple[Clause, ...]:
+    """Return every clause. Ids are unique."""
+    found = [clause for section in _SECTIONS for clause in section]
+    ids = {clause.id for clause in found}
+    if len(ids) != len(found):
+        message = "two clauses have one id"
+        raise RuntimeError(message)
+    return tuple(found)
+
+
+def chosen(only: Iterable[str] | None) -> tuple[Clause, ...]:
+    """Return the clauses that ``only`` names: ids, or beginnings of ids that end in ``*``.
+
+    Raises `ConfigError` for a name that fits none.
+    """
+    everything = catalogue()
+    if only is None:
+        return everything
+    wanted: dict[str, Clause] = {}
+    for name in only:
+        fits = [clause for clause in everything if _fits(clause.id, name)]
+        if not fits:
+            message = f"no clause is called {name!r}: --list shows them all"
+            raise ConfigError(message)
+        wanted.update((clause.id, clause) for clause in fits)
+    return tuple(clause for clause in everything if clause.id in wanted)
+
+
+def _fits(clause_id: str, name: str) -> bool:
+    return clause_id.startswith(name[:-1]) if name.endswith("*") else clause_id == name

@@ -1,0 +1,155 @@
+"""Deletion: promise D1, and deleting a run with its blobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rulvar.conformance.clauses import Level, Section
+from rulvar.conformance.state import RunState
+from rulvar.core.records import RunMeta
+
+if TYPE_CHECKING:
+    from rulvar.conformance.actors import Actor
+    from rulvar.conformance.trial import Trial
+
+__all__ = ["CLAUSES"]
+
+CLAUSES = Section(level=Level.JOURNAL, source="promise D1")
+
+
+def _fill(trial: Trial, worker: Actor, run_id: str) -> None:
+    for seq in range(3):
+        worker.append(run_id, seq)
+    worker.put_meta(run_id)
+    if trial.has_blobs:
+        worker.put(f"{run_id}/turn")
+        worker.put(f"{run_id}/a/b")
+
+
+@CLAUSES.clause("D1-removes", "delete removes the journal and the row, and nothing of other runs.")
+def _removes(trial: Trial) -> None:
+    run = trial.run_id("run")
+    neighbours = [trial.run_id(name) for name in ("run2", "run.1", "ru", "Run", "run%", "ru_")]
+    worker = trial.actor("worker")
+    for each in (run, *neighbours):
+        _fill(trial, worker, each)
+    before = trial.snapshot()
+    worker.delete(run)
+    blobs = before[run].blobs
+    trial.equal("what is left of everything", trial.snapshot(), before | {run: RunState(blobs=blobs)})
+    trial.require(
+        all(row.run_id != run for row in worker.journal.list_runs(None)), "no row", "a row"
+    )
+
+
+@CLAUSES.clause("D1-unknown", "Deleting an unknown run, or one again, does nothing.")
+def _unknown(trial: Trial) -> None:
+    run, other = trial.run_id(), trial.run_id("other")
+    worker = trial.actor("worker")
+    _fill(trial, worker, other)
+    trial.knows(run)
+    before = trial.snapshot()
+    worker.delete(run)
+    trial.equal("the state", trial.snapshot(), before)
+    worker.append(run, 0)
+    worker.delete(run)
+    worker.delete(run)
+    trial.equal("the state", trial.snapshot(), before)
+
+
+@CLAUSES.clause(
+    "D1-blobs", "delete touches no blob.", level=Level.TRANSCRIPTS
+)
+def _blobs(trial: Trial) -> None:
+    run = trial.run_id()
+    worker = trial.actor("worker")
+    blob = worker.put(f"{run}/turn")
+    if trial.has_journal:
+        worker.append(run, 0)
+        worker.put_meta(run)
+        worker.delete(run)
+    trial.equal("the blob", worker.get(f"{run}/turn"), blob)
+    trial.equal("the refs", worker.list_refs(run), (f"{run}/turn",))
+
+
+@CLAUSES.clause("D1-again", "A recreated run sees neither journal nor row of the old one.")
+def _again(trial: Trial) -> None:
+    run = trial.run_id()
+    worker = trial.actor("worker")
+    worker.append(run, 1000)
+    worker.put_row(
+        RunMeta(
+            run_id=run,
+            status="ok",
+            updated_at="2026-01-01T00:00:00.000Z",
+            name="old",
+            tags=("old",),
+        )
+    )
+    worker.delete(run)
+    first = worker.append(run, 0)
+    trial.equal("the journal", worker.load(run), (first,))
+    trial.require(
+        all(row.run_id != run for row in worker.journal.list_runs(None)), "no row", "a row"
+    )
+    meta = worker.put_meta(run)
+    rows = [row for row in worker.journal.list_runs(None) if row.run_id == run]
+    trial.equal("the row", rows, [meta])
+
+
+@CLAUSES.clause(
+    "D1-lease", "delete ends the lease, whoever holds it, and the run is free.",
+    level=Level.LEASABLE,
+)
+def _lease(trial: Trial) -> None:
+    run = trial.run_id()
+    owner, bare = trial.actor("owner"), trial.actor("bare")
+    lease = owner.acquire(run)
+    owner.append(run, 0, lease=lease)
+    bare.delete(run)
+    owner.refused("released").append(run, 1, lease=lease)
+    owner.refused("released").renew(lease)
+    later = bare.acquire(run)
+    trial.require(later.epoch > lease.epoch, "a higher epoch", later.epoch)
+    trial.equal("the journal", bare.load(run), ())
+
+
+@CLAUSES.clause(
+    "D1-own-lease", "A deletion under the live lease ends that lease.", level=Level.FENCED
+)
+def _own_lease(trial: Trial) -> None:
+    run = trial.run_id()
+    worker = trial.actor("worker")
+    lease = worker.acquire(run)
+    worker.append(run, 0, lease=lease)
+    worker.put_meta(run, lease=lease)
+    worker.delete(run, lease=lease)
+    trial.equal("the journal", worker.load(run), ())
+    for _ in range(2):
+        worker.refused("released").append(run, 0, lease=lease)
+        worker.refused("released").delete(run, lease=lease)
+    trial.require(worker.acquire(run).epoch > lease.epoch, "a higher epoch", lease.epoch)
+
+
+@CLAUSES.clause(
+    "D-whole", "delete_whole_run removes journal, row, lease and blobs, and of this run alone.",
+    source="SPI: WholeRunDelete",
+    level=Level.TRANSCRIPTS,
+    capability="WholeRunDelete",
+)
+def _whole(trial: Trial) -> None:
+    run = trial.run_id("run")
+    neighbours = [trial.run_id(name) for name in ("run2", "run.1", "ru", "Run", "run%", "ru_")]
+    worker = trial.actor("worker")
+    for each in (run, *neighbours):
+        _fill(trial, worker, each)
+    leases = trial.claims(Level.LEASABLE)
+    lease = worker.acquire(run) if leases else None
+    before = trial.snapshot()
+    worker.delete_whole_run(run)
+    trial.equal("what is left of everything", trial.snapshot(), before | {run: RunState()})
+    worker.delete_whole_run(run)
+    worker.delete_whole_run(trial.run_id("unknown"))
+    if lease is not None:
+        worker.refused("released").append(run, 0, lease=lease)
+        trial.require(worker.acquire(run).epoch > lease.epoch, "a higher epoch", lease.epoch)

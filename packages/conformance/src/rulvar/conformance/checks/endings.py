@@ -1,0 +1,269 @@
+"""Errors and the end of a store's life: typed, in one order, for every call (family E)."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from typing import TYPE_CHECKING
+
+from rulvar.conformance.actors import record
+from rulvar.conformance.clauses import Level, Section
+from rulvar.conformance.failure import NotVerified
+from rulvar.core.capabilities import has_close
+from rulvar.core.errors import (
+    ConfigError,
+    LeaseHeldError,
+    StoreClosedError,
+    StoreForkedError,
+)
+from rulvar.core.records import Lease, RunMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rulvar.conformance.trial import Trial
+
+__all__ = ["CLAUSES"]
+
+CLAUSES = Section(level=Level.JOURNAL, source="SPI: what every call may raise")
+
+
+def _every_call(trial: Trial, lease: Lease | None) -> dict[str, Callable[[], object]]:
+    actor = trial.actor("caller")
+    journal, blobs, run = actor.journal, actor.transcripts, trial.run_id()
+    meta = RunMeta(run_id=run, status="ok", updated_at="2026-01-01T00:00:00.000Z")
+    calls: dict[str, Callable[[], object]] = {
+        "append": lambda: journal.append(run, record(50, trial.mark())),
+        "load": lambda: journal.load(run),
+        "put_meta": lambda: journal.put_meta(meta),
+        "list_runs": lambda: journal.list_runs(None),
+        "delete": lambda: journal.delete(run),
+    }
+    if trial.has_blobs:
+        calls["put"] = lambda: blobs.put(f"{run}/x", b"x")
+        calls["get"] = lambda: blobs.get(f"{run}/x")
+        calls["list_refs"] = lambda: blobs.list_refs(run)
+        calls["transcripts.delete"] = lambda: blobs.delete(f"{run}/x")
+    if lease is not None:
+        calls["acquire"] = lambda: journal.acquire(run, "another")
+        calls["renew"] = lambda: journal.renew(lease)
+        calls["release"] = lambda: journal.release(lease)
+        calls["append under a lease"] = lambda: journal.append(
+            run, record(51, trial.mark()), lease=lease
+        )
+    optional: dict[str, Callable[[], object]] = {
+        "get_meta": lambda: journal.get_meta(run),
+        "load_after": lambda: journal.load_after(run, -1, 1),
+        "get_lease": lambda: journal.get_lease(run),
+        "seize": lambda: journal.seize(run, "operator"),
+        "list_run_ids": lambda: journal.list_run_ids(None, 1),
+        "raise_epoch": lambda: journal.raise_epoch(run, 1),
+        "delete_whole_run": lambda: journal.delete_whole_run(run),
+    }
+    return calls | {
+        name: call
+        for name, call in optional.items()
+        if callable(getattr(journal, name, None))
+    }
+
+
+def _raised(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 - compared with what is expected
+        return type(error).__name__
+    return "nothing"
+
+
+@CLAUSES.clause(
+    "E-closed",
+    "close is idempotent; every call after it, of the twin too, raises StoreClosedError.",
+    source="SPI: Closable",
+    capability="Closable",
+)
+def _closed(trial: Trial) -> None:
+    worker = trial.actor("worker")
+    lease = worker.acquire(trial.run_id()) if trial.claims(Level.LEASABLE) else None
+    worker.append(trial.run_id(), 0, lease=lease)
+    for _ in range(2):
+        worker.call("close()", worker.journal.close)
+        if has_close(trial.stores.transcripts):
+            worker.call("transcripts.close()", trial.stores.transcripts.close)
+    for what, call in _every_call(trial, lease).items():
+        if not _of_a_twin(trial) and what in {"put", "get", "list_refs", "transcripts.delete"}:
+            continue  # a transcript store of its own, without a close
+        trial.equal(f"what {what} raises after close", _raised(call), StoreClosedError.__name__)
+
+
+def _of_a_twin(trial: Trial) -> bool:
+    return has_close(trial.stores.transcripts) or trial.claims(Level.FENCED_PAIR)
+
+
+@CLAUSES.clause(
+    "E-closed-order", "A wrong argument is ConfigError on a closed store too.",
+    source="the fence: the order of the checks",
+    capability="Closable",
+)
+def _closed_order(trial: Trial) -> None:
+    worker = trial.actor("worker")
+    worker.append(trial.run_id(), 0)
+    worker.call("close()", worker.journal.close)
+    for what, call in (
+        ("append", lambda: worker.journal.append("", record(0, trial.mark()))),
+        ("load", lambda: worker.journal.load("a/b")),
+        ("delete", lambda: worker.journal.delete("..")),
+    ):
+        trial.equal(f"what {what} raises", _raised(call), ConfigError.__name__)
+    if trial.claims(Level.FENCED):
+        foreign = Lease(run_id=trial.run_id("other"), owner="x", epoch=1)
+        trial.equal(
+            "what an append under a foreign lease raises",
+            _raised(
+                lambda: worker.journal.append(
+                    trial.run_id(), record(1, trial.mark()), lease=foreign
+                )
+            ),
+            StoreClosedError.__name__,
+        )
+
+
+@CLAUSES.clause(
+    "E-order", "A wrong argument is ConfigError under a dead lease too, and a dead lease goes "
+    "before a stale seq.",
+    source="the fence: the order of the checks",
+    level=Level.LEASABLE,
+)
+def _order(trial: Trial) -> None:
+    run = trial.run_id()
+    worker = trial.actor("worker")
+    dead = worker.acquire(run)
+    worker.append(run, 5, lease=dead)
+    worker.release(dead)
+    strict = worker.raising(ConfigError)
+    strict.call("append(no record)", lambda: worker.journal.append(run, "x", lease=dead))  # type: ignore[arg-type]
+    worker.refused("released").append(run, 5, lease=dead)
+    worker.refused("released").append(run, 6, lease=dead)
+    foreign = Lease(run_id=trial.run_id("other"), owner="worker", epoch=dead.epoch)
+    worker.refused("foreign-run").append(run, 0, lease=foreign)
+    forged = Lease(run_id=run, owner="nobody", epoch=dead.epoch)
+    worker.refused("released").append(run, 6, lease=forged)
+
+
+@CLAUSES.clause(
+    "E-close-waits", "close waits for the calls in flight: each of them returns or is refused.",
+    source="SPI: Closable",
+    capability="Closable",
+)
+def _close_waits(trial: Trial) -> None:
+    run = trial.run_id()
+    worker = trial.actor("worker")
+    trial.knows(run)
+    started = threading.Event()
+    outcomes: list[str] = []
+
+    def work(number: int) -> Callable[[], None]:
+        def append() -> None:
+            for seq in range(number, 4000, 4):
+                answer = _raised(
+                    lambda each=seq: worker.journal.append(run, record(each, "w"))  # type: ignore[misc]
+                )
+                started.set()
+                if answer not in {"nothing", "JournalOrderViolation"}:
+                    outcomes.append(answer)
+                    return
+
+        return append
+
+    def close() -> None:
+        started.wait(10)
+        worker.journal.close()
+
+    trial.together([close, *(work(number) for number in range(4))])
+    trial.require(
+        set(outcomes) <= {StoreClosedError.__name__},
+        "every later call raises StoreClosedError",
+        sorted(set(outcomes)),
+    )
+
+
+@CLAUSES.clause(
+    "E-forked", "In a forked child every call raises StoreForkedError, and the parent goes on.",
+    strength="MUST" if hasattr(os, "fork") else "SHOULD",
+)
+def _forked(trial: Trial) -> None:
+    if not hasattr(os, "fork"):
+        message = "this system has no fork"
+        raise NotVerified(message)
+    worker = trial.actor("worker")
+    lease = worker.acquire(trial.run_id()) if trial.claims(Level.LEASABLE) else None
+    worker.append(trial.run_id(), 0, lease=lease)
+    before = trial.snapshot()
+    calls = _every_call(trial, lease)
+    if has_close(trial.stores.journal):
+        calls["close"] = trial.stores.journal.close
+    told = _in_a_fork(calls)
+    for what in calls:
+        trial.equal(f"what {what} raises in a forked child", told.get(what), StoreForkedError.__name__)
+    trial.equal("the state", trial.snapshot(), before)
+    worker.append(trial.run_id(), 1, lease=lease)
+
+
+def _in_a_fork(calls: dict[str, Callable[[], object]]) -> dict[str, str]:
+    """Make each call in a forked child and return the names of what was raised."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # Other threads are at rest, and the child only calls, answers and leaves.
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+    if pid == 0:
+        try:
+            for what, call in calls.items():
+                os.write(writing, f"{what}\t{_raised(call)}\n".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        told = pipe.read().decode()
+    os.waitpid(pid, 0)
+    return dict(line.split("\t", 1) for line in told.splitlines())  # type: ignore[misc] # two parts
+
+
+@CLAUSES.clause(
+    "E-recovers", "A refused call leaves the store in order: the next one works.",
+    level=Level.LEASABLE,
+)
+def _recovers(trial: Trial) -> None:
+    run = trial.run_id()
+    worker = trial.actor("worker")
+    lease = worker.acquire(run)
+    dead = Lease(run_id=run, owner="x", epoch=lease.epoch)
+    for seq in range(5):
+        worker.refused("unknown").append(run, seq, lease=dead)
+        worker.append(run, seq, lease=lease)
+        worker.out_of_order().append(run, seq, lease=lease)
+        worker.raising(ConfigError).append(run, -1, lease=lease)
+        worker.refused("held").acquire(run)
+    trial.equal("how many records there are", len(worker.load(run)), 5)
+    _same_errors(trial, dead)
+
+
+def _same_errors(trial: Trial, dead: Lease) -> None:
+    """Refusals on many threads at once belong each to its own call."""
+    run = trial.run_id()
+    actor = trial.actor("rival")
+
+    def offer(owner: str) -> Callable[[], None]:
+        forged = Lease(run_id=run, owner=owner, epoch=dead.epoch)
+
+        def attempt() -> None:
+            try:
+                actor.journal.append(run, record(99, trial.mark()), lease=forged)
+            except LeaseHeldError as error:
+                trial.require(error.offered in {None, forged}, "its own lease", error.offered)
+            else:
+                trial.fail("LeaseHeldError", "it returned")
+
+        return attempt
+
+    trial.together([offer(f"owner-{number}") for number in range(6)])

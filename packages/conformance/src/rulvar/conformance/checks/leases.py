@@ -1,0 +1,541 @@
+"""Leases: granted, held, renewed, given back, and numbered for ever (family L)."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rulvar.conformance.actors import record
+from rulvar.conformance.clauses import Level, Reach, Section
+from rulvar.core.capabilities import has_lease_admin
+from rulvar.core.errors import ConfigError, LeaseHeldError
+from rulvar.core.records import Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rulvar.conformance.actors import Actor
+    from rulvar.conformance.trial import Trial
+
+__all__ = ["CLAUSES"]
+
+CLAUSES = Section(level=Level.LEASABLE, source="SPI: LeasableStore")
+
+
+def _try_acquire(actor: Actor, run_id: str, owner: str) -> Callable[[], Lease | None]:
+    def attempt() -> Lease | None:
+        try:
+            return actor.journal.acquire(run_id, owner)
+        except LeaseHeldError:
+            return None
+
+    return attempt
+
+
+@CLAUSES.clause("L-grant", "acquire grants the run that was asked for, to who asked.")
+def _grant(trial: Trial) -> None:
+    run = trial.run_id()
+    lease = trial.actor("worker").acquire(run)
+    trial.require(isinstance(lease, Lease), "a Lease", lease)
+    trial.equal("its run and owner", (lease.run_id, lease.owner), (run, "worker"))
+    trial.require(type(lease.epoch) is int and lease.epoch >= 1, "a positive epoch", lease.epoch)
+
+
+@CLAUSES.clause("L-exclusive", "While a lease is live nobody else is granted the run.")
+def _exclusive(trial: Trial) -> None:
+    run = trial.run_id()
+    first, second = trial.actor("first"), trial.actor("second")
+    lease = first.acquire(run)
+    second.refused("held").acquire(run)
+    first.append(run, 0, lease=lease)
+    first.renew(lease)
+    second.refused("held").acquire(run)
+
+
+@CLAUSES.clause("L-no-reentry", "The holder itself is refused while its lease is live.")
+def _no_reentry(trial: Trial) -> None:
+    run = trial.run_id()
+    worker = trial.actor("worker")
+    lease = worker.acquire(run)
+    worker.refused("held").acquire(run)
+    worker.append(run, 0, lease=lease)
+
+
+@CLAUSES.clause("L-held-error", "The refusal of acquire names the run, and the true holder if any.")
+def _held_error(trial: Trial) -> None:
+    run = trial.run_id()
+    worker = trial.actor("worker")
+    lease = worker.acquire(run)
+    try:
+        worker.journal.acquire(run, "another")
+    except LeaseHeldError as error:
+        trial.equal("the reason", error.reason, "held")
+        trial.equal("the run", error.run_id, run)
+        trial.equal("whether a retry may succeed", error.retryable, True)
+        trial.require(error.holder in {None, lease.owner}, "the holder or None", error.holder)
+        trial.require(error.epoch in {None, lease.epoch}, "its epoch or None", error.epoch)
+    else:
+        trial.fail("LeaseHeldError", "it returned")
+
+
+@CLAUSES.clause("L-dead-error", "The refusal of a write names the true holder and epoch, if any.")
+def _dead_error(trial: Trial) -> None:
+    run = trial.run_id()
+    stalled, successor = trial.actor("stalled"), trial.actor("successor")
+    dead = stalled.acquire(run)
+    live = successor.take_over(dead)
+    calls: dict[str, Callable[[], None]] = {
+        "append": lambda: stalled.journal.append(run, record(0, trial.mark()), lease=dead),
+        "renew": lambda: stalled.journal.renew(dead),
+        "release": lambda: stalled.journal.release(dead),
+    }
+    for what, call in calls.items():
+        try:
+            call()
+        except LeaseHeldError as error:
+            trial.equal(f"the run of {what}'s error", error.run_id, run)
+            trial.equal("whether a retry may succeed", error.retryable, False)
+            trial.require(error.offered in {None, dead}, "the dead lease or None", error.offered)
+            trial.require(error.holder in {None, live.owner}, "the holder or None", error.holder)
+            trial.require(error.epoch in {None, live.epoch}, "its epoch or None", error.epoch)
+        else:
+            trial.fail(f"LeaseHeldError of {what}", "it returned")
+
+
+@CLAUSES.clause("L-runs-apart", "The leases of two runs have nothing to do with each other.")
+def _runs_apart(trial: Trial) -> None:
+    one, two = trial.run_id("one"), trial.run_id("two")
+    worker = trial.actor("worker")
+    first, second = worker.acquire(one), worker.acquire(two)
+    worker.release(first)
+    worker.append(two, 0, lease=second)
+    worker.renew(second)
+    again = worker.acquire(one)
+    worker.delete(two)
+    worker.append(one, 0, lease=again)
+
+
+@CLAUSES.clause("L-value", "A lease is a value: an equal one, made anew, is the same lease.")
+def _value(trial: Trial) -> None:
+    run = trial.run_id()
+    worker = trial.actor("worker")
+    lease = worker.acquire(run)
+    copy = Lease(run_id="".join(lease.run_id), owner=lease.owner, epoch=int(str(lease.epoch)))
+    worker.append(run, 0, lease=copy)
+    worker.renew(replace(lease))
+    worker.release(copy)
+    worker.refused("released").append(run, 1, lease=lease)
+
+
+@CLAUSES.clause(
+    "L-value-travels", "A lease granted on one handle is honoured on another.",
+    reach=Reach.PROCESS,
+)
+def _travels(trial: Trial) -> None:
+    run = trial.run_id()
+    one, other = trial.actor("one"), trial.actor("other", trial.reopen())
+    lease = one.acquire(run)
+    other.append(run, 0, lease=lease)
+    other.renew(lease)
+    other.refused("held").acquire(run)
+    other.release(lease)
+    one.refused("released").append(run, 1, lease=lease)
+
+
+@CLAUSES.clause("L-release", "After a release the run is free at once.")
+def _release(trial: Trial) -> None:
+    run = trial.run_id()
+    first, second = trial.actor("first"), trial.actor("second")
+    lease = first.acquire(run)
+    first.release(lease)
+    later = second.acquire(run)
+    second.append(run, 0, lease=later)
+    first.refused("superseded").release(lease)
+
+
+# --- epochs ---------------------------------------------------------------------------------
+
+
+@CLAUSES.clause(
+    "L-epoch",
+    "Every grant has a higher epoch than the run id has ever had: after a release, a deletion, "
+    "a recreation, and whatever other runs do.",
+    source="the fence: epochs grow for ever",
+)
+def _epoch(trial: Trial) -> None:
+    run, other, third = trial.run_id(), trial.run_id("other"), trial.run_id("third")
+    worker = trial.actor("worker")
+    highest: dict[str, int] = {}
+
+    def grant(run_id: str) -> Lease:
+        lease = worker.acquire(run_id)
+        trial.require(
+            lease.epoch > highest.get(run_id, 0),
+            f"an epoch above {highest.get(run_id, 0)} for {run_id!r}",
+            lease.epoch,
+        )
+        highest[run_id] = lease.epoch
+        return lease
+
+    for _ in range(3):
+        worker.release(grant(run))
+        lease = grant(run)
+        worker.append(run, 0, lease=lease)
+        worker.delete(run)
+        worker.release(grant(other))
+        worker.delete(other)
+        worker.delete(run)
+        lease = grant(run)
+        if trial.claims(Level.FENCED):
+            worker.delete(run, lease=lease)
+        else:
+            worker.release(lease)
+        worker.release(grant(third))
+        worker.delete(third)
+        worker.append(run, 0)
+        worker.put_meta(run)
+        worker.delete(run)
+        worker.release(grant(other))
+
+
+@CLAUSES.clause(
+    "L-epoch-reopen", "Closing and opening the store loses no epoch.",
+    source="the fence: epochs grow for ever",
+    reach=Reach.PROCESS,
+)
+def _epoch_reopen(trial: Trial) -> None:
+    run, gone = trial.run_id(), trial.run_id("gone")
+    worker = trial.actor("worker")
+    for _ in range(3):
+        worker.release(worker.acquire(run))
+    before = worker.acquire(run)
+    worker.release(before)
+    deleted = worker.acquire(gone)
+    worker.append(gone, 0, lease=deleted)
+    worker.delete(gone)
+    trial.stores.close()
+    later = trial.actor("later", trial.reopen())
+    trial.require(later.acquire(run).epoch > before.epoch, "a higher epoch", before.epoch)
+    trial.require(later.acquire(gone).epoch > deleted.epoch, "a higher epoch", deleted.epoch)
+
+
+@CLAUSES.clause(
+    "L-epoch-expiry", "A grant after an expiry has a higher epoch.",
+    source="the fence: epochs grow for ever",
+    timed=True,
+)
+def _epoch_expiry(trial: Trial) -> None:
+    run = trial.run_id()
+    worker = trial.actor("worker")
+    first = worker.acquire(run)
+    trial.expire()
+    second = worker.acquire(run)
+    trial.require(second.epoch > first.epoch, "a higher epoch", second.epoch)
+
+
+@CLAUSES.clause(
+    "L-one-wins", "Of several that acquire a run at once exactly one is granted it."
+)
+def _one_wins(trial: Trial) -> None:
+    run = trial.run_id()
+    trial.knows(run)
+    epochs: list[int] = []
+    for number in range(12):
+        rivals = [
+            _try_acquire(trial.actor("rival"), run, f"rival-{number}-{n}") for n in range(6)
+        ]
+        won = [lease for lease in trial.together(rivals) if lease is not None]
+        trial.equal("how many were granted the run", len(won), 1)
+        epochs.append(won[0].epoch)
+        trial.actor("winner").release(won[0])
+    trial.equal("the epochs", epochs, sorted(set(epochs)))
+
+
+@CLAUSES.clause(
+    "L-one-wins-handles", "So too when each of them has a handle of its own.",
+    reach=Reach.PROCESS,
+)
+def _one_wins_handles(trial: Trial) -> None:
+    run = trial.run_id()
+    trial.knows(run)
+    actors = [trial.actor(f"rival-{n}", trial.reopen()) for n in range(3)]
+    epochs: list[int] = []
+    for _ in range(8):
+        won = trial.together([_try_acquire(actor, run, actor.name) for actor in actors])
+        winners = [lease for lease in won if lease is not None]
+        trial.equal("how many were granted the run", len(winners), 1)
+        epochs.append(winners[0].epoch)
+        actors[0].release(winners[0])
+    trial.equal("the epochs", epochs, sorted(set(epochs)))
+
+
+# --- time -----------------------------------------------------------------------------------
+
+
+@CLAUSES.clause("L-expiry", "A lease that is not renewed ends, and the run is free.", timed=True)
+def _expiry(trial: Trial) -> None:
+    run = trial.run_id()
+    first, second = trial.actor("first"), trial.actor("second")
+    lease = first.acquire(run)
+    second.refused("held").acquire(run)
+    trial.expire()
+    first.refused("expired").append(run, 0, lease=lease)
+    later = second.acquire(run)
+    second.append(run, 0, lease=later)
+
+
+@CLAUSES.clause(
+    "L-boundary",
+    "A lease is live for the whole of its time, and dead at the very millisecond of its expiry.",
+    source="the fence: live means expires_at > now",
+    timed=True,
+)
+def _boundary(trial: Trial) -> None:
+    run = trial.run_id()
+    first, second = trial.actor("first"), trial.actor("second")
+    lease = first.acquire(run)
+    if trial.waits:
+        trial.expire()
+        first.refused("expired").renew(lease)
+        second.acquire(run)
+        return
+    trial.pass_ms(trial.lease_ttl_ms - 1)
+    first.append(run, 0, lease=lease)
+    second.refused("held").acquire(run)
+    trial.pass_ms(1)
+    first.refused("expired").append(run, 1, lease=lease)
+    first.refused("expired").renew(lease)
+    first.refused("expired").release(lease)
+    if has_lease_admin(trial.stores.journal):
+        info = trial.stores.journal.get_lease(run)
+        trial.require(info is None or not info.live, "a dead lease row, or none", info)
+    second.acquire(run)
+
+
+@CLAUSES.clause("L-renew", "A renewal extends the lease to its full time from then on.", timed=True)
+def _renew(trial: Trial) -> None:
+    run = trial.run_id()
+    worker, other = trial.actor("worker"), trial.actor("other")
+    lease = worker.acquire(run)
+    part = trial.lease_ttl_ms // 2
+    for seq in range(4):
+        trial.pass_ms(part)
+        worker.renew(lease)
+        other.refused("held").acquire(run)
+        worker.append(run, seq, lease=lease)
+    trial.expire()
+    worker.refused("expired").append(run, 9, lease=lease)
+
+
+@CLAUSES.clause(
+    "L-renew-exact", "A renewal counts from now: it neither adds up nor keeps the old expiry.",
+    timed=True,
+)
+def _renew_exact(trial: Trial) -> None:
+    run = trial.run_id()
+    worker, other = trial.actor("worker"), trial.actor("other")
+    lease = worker.acquire(run)
+    for _ in range(4):
+        worker.renew(lease)
+    if not trial.waits:
+        trial.pass_ms(trial.lease_ttl_ms // 2)
+        worker.renew(lease)
+        trial.pass_ms(trial.lease_ttl_ms - 1)
+        worker.append(run, 0, lease=lease)
+        trial.pass_ms(1)
+    else:
+        trial.expire()
+    worker.refused("expired").append(run, 1, lease=lease)
+    other.acquire(run)
+
+
+@CLAUSES.clause(
+    "L-only-renewal", "Nothing but a renewal extends a lease: no append, no row, no reading.",
+    timed=True,
+    strength="SHOULD",
+)
+def _only_renewal(trial: Trial) -> None:
+    run = trial.run_id()
+    worker = trial.actor("worker")
+    lease = worker.acquire(run)
+    trial.pass_ms(trial.lease_ttl_ms // 2)
+    worker.append(run, 0, lease=lease)
+    worker.put_meta(run, lease=lease if trial.claims(Level.FENCED) else None)
+    trial.pass_ms(trial.lease_ttl_ms - trial.lease_ttl_ms // 2 + (25 if trial.waits else 0))
+    worker.refused("expired").append(run, 1, lease=lease)
+
+
+# --- what operators do ----------------------------------------------------------------------
+
+
+@CLAUSES.clause(
+    "L-admin", "get_lease and list_leases show every lease row as it is, in pages.",
+    source="SPI: LeaseAdmin",
+    capability="LeaseAdmin",
+)
+def _admin(trial: Trial) -> None:
+    worker = trial.actor("worker")
+    runs = [trial.run_id(name) for name in ("a", "B", "\u00e9", "c")]
+    leases = {run: worker.acquire(run) for run in runs}
+    free = trial.run_id("free")
+    trial.equal("the lease of a run without one", worker.journal.get_lease(free), None)
+    worker.release(worker.acquire(free))
+    for run, lease in leases.items():
+        info = worker.journal.get_lease(run)
+        if info is None:
+            trial.fail(f"a lease row of {run!r}", "None")
+        trial.equal("its owner and epoch", (info.owner, info.epoch), (lease.owner, lease.epoch))
+        trial.equal("whether it is live", info.live, True)
+    for limit in (1, 3, 1000):
+        found, after = [], min(runs)[:-1]
+        while True:
+            page = list(worker.journal.list_leases(after, limit))
+            trial.require(len(page) <= limit, f"at most {limit}", len(page))
+            found += [info.run_id for info in page if info.run_id in leases and info.live]
+            if len(page) < limit:
+                break
+            after = page[-1].run_id
+        trial.equal(f"the runs in pages of {limit}", found, sorted(runs))
+    for wrong in ((None, 0), ("", 1), ("a/b", 1)):
+        worker.raising(ConfigError).call(
+            f"list_leases{wrong}",
+            lambda each=wrong: worker.journal.list_leases(*each),  # type: ignore[misc]
+        )
+
+
+@CLAUSES.clause(
+    "L-seize", "seize grants a higher epoch though a lease is live, which is dead from then on.",
+    source="SPI: LeaseAdmin",
+    capability="LeaseAdmin",
+)
+def _seize(trial: Trial) -> None:
+    run = trial.run_id()
+    stalled, operator = trial.actor("stalled"), trial.actor("operator")
+    dead = stalled.acquire(run)
+    live = operator.seize(run)
+    trial.require(live.epoch > dead.epoch, "a higher epoch", live.epoch)
+    trial.equal("its run and owner", (live.run_id, live.owner), (run, "operator"))
+    stalled.refused("superseded").append(run, 0, lease=dead)
+    stalled.refused("superseded").renew(dead)
+    stalled.refused("superseded").release(dead)
+    operator.append(run, 0, lease=live)
+    stalled.refused("held").acquire(run)
+    again = operator.seize(run)
+    trial.require(again.epoch > live.epoch, "a higher epoch", again.epoch)
+    operator.refused("superseded").append(run, 1, lease=live)
+    fresh = trial.run_id("fresh")
+    operator.append(fresh, 0, lease=operator.seize(fresh))
+
+
+@CLAUSES.clause(
+    "L-floor", "raise_epoch ends the lease, and no epoch up to it is granted any more.",
+    source="SPI: EpochFloor",
+    capability="EpochFloor",
+)
+def _floor(trial: Trial) -> None:
+    run = trial.run_id()
+    worker = trial.actor("worker")
+    lease = worker.acquire(run)
+    floor = lease.epoch + 1000
+    worker.call(f"raise_epoch({run!r}, {floor})", lambda: worker.journal.raise_epoch(run, floor))
+    worker.refused("superseded").append(run, 0, lease=lease)
+    forged = replace(lease, epoch=floor)
+    worker.refused("released").append(run, 0, lease=forged)
+    later = worker.acquire(run)
+    trial.require(later.epoch > floor, f"an epoch above {floor}", later.epoch)
+    worker.call(f"raise_epoch({run!r}, 1)", lambda: worker.journal.raise_epoch(run, 1))
+    worker.refused("released").append(run, 0, lease=later)
+    last = worker.acquire(run)
+    trial.require(last.epoch > later.epoch, "the floor never sinks", last.epoch)
+    fresh = trial.run_id("fresh")
+    worker.call("raise_epoch(5)", lambda: worker.journal.raise_epoch(fresh, 5))
+    trial.require(worker.acquire(fresh).epoch > 5, "an epoch above 5", "less")  # noqa: PLR2004
+    for wrong in (-1, 2**53, True, 1.5, None):
+        worker.raising(ConfigError).call(
+            f"raise_epoch({wrong!r})",
+            lambda each=wrong: worker.journal.raise_epoch(run, each),  # type: ignore[misc]
+        )
+
+
+@CLAUSES.clause(
+    "L-revive", "revive grants the next epoch to the holder of an expired lease nobody has taken.",
+    source="SPI: LeaseRevival",
+    capability="LeaseRevival",
+    timed=True,
+)
+def _revive(trial: Trial) -> None:
+    run = trial.run_id()
+    worker, other = trial.actor("worker"), trial.actor("other")
+    lease = worker.acquire(run)
+    worker.append(run, 0, lease=lease)
+    trial.expire()
+    later = worker.revive(lease)
+    trial.equal("the lease", later, replace(lease, epoch=lease.epoch + 1))
+    worker.append(run, 1, lease=later)
+    other.refused("held").acquire(run)
+    worker.refused("superseded").revive(lease)
+    worker.refused("superseded").append(run, 2, lease=lease)
+
+
+@CLAUSES.clause(
+    "L-revive-refused", "revive refuses every other lease with its reason, and changes nothing.",
+    source="SPI: LeaseRevival",
+    capability="LeaseRevival",
+    timed=True,
+)
+def _revive_refused(trial: Trial) -> None:
+    run, free, gone = trial.run_id(), trial.run_id("free"), trial.run_id("gone")
+    worker, other = trial.actor("worker"), trial.actor("other")
+    taken = worker.acquire(run)
+    released = worker.acquire(free)
+    worker.release(released)
+    deleted = worker.acquire(gone)
+    worker.delete(gone)
+    trial.expire()
+    live = other.acquire(run)
+    worker.refused("superseded").revive(taken)
+    worker.refused("released").revive(released)
+    worker.refused("released").revive(deleted)
+    worker.refused("unknown").revive(replace(live, owner="worker"))
+    worker.refused("unknown").revive(replace(live, epoch=live.epoch + 1))
+    worker.refused("unknown").revive(Lease(run_id=trial.run_id("never"), owner="x", epoch=1))
+    other.refused("held").revive(live)
+    other.append(run, 0, lease=live)
+
+
+# --- readers --------------------------------------------------------------------------------
+
+
+@CLAUSES.clause(
+    "L-refused-unseen", "No reader ever sees what the fence refuses, not for a moment.",
+    source="the fence: a refused call changes nothing",
+)
+def _unseen(trial: Trial) -> None:
+    run = trial.run_id()
+    stalled, successor = trial.actor("stalled"), trial.actor("successor")
+    dead = stalled.acquire(run)
+    live = successor.take_over(dead)
+    written = successor.append(run, 0, lease=live)
+    stores = trial.stores if trial.place.reach is Reach.OBJECT else trial.reopen()
+    stop = threading.Event()
+
+    def strike() -> None:
+        try:
+            for seq in range(1, 120):
+                try:
+                    stalled.journal.append(
+                        run, record(seq, trial.mark(), filling=5000), lease=dead
+                    )
+                except LeaseHeldError:
+                    continue
+                trial.fail("LeaseHeldError", "the append returned")
+        finally:
+            stop.set()
+
+    def read() -> None:
+        while not stop.is_set():
+            found = tuple(stores.journal.load(run))
+            trial.equal("the journal that a reader sees", found, (written,))
+
+    trial.together([strike, read, read])

@@ -1,0 +1,289 @@
+"""`certify`: try every clause of a claim, one after the other, and say what was found."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import random
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rulvar.conformance.catalogue import chosen
+from rulvar.conformance.certificate import Certificate, Result
+from rulvar.conformance.children import Children
+from rulvar.conformance.claims import Declared, declared_by
+from rulvar.conformance.clauses import LEVELS, Level, covers, reaches
+from rulvar.conformance.failure import CheckFailure, NotVerified, TooSlow
+from rulvar.conformance.trial import Settings, Trial
+from rulvar.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Self
+
+    from rulvar.conformance.certificate import Outcome
+    from rulvar.conformance.clauses import Clause
+    from rulvar.conformance.subject import Place, Subject
+
+__all__ = ["Certification", "certify"]
+
+_LONG_TTL_MS = 60_000
+_SHORT_TTLS_MS = (160, 640, 2_560)
+"""Times to live that timed clauses wait for, one after the other while the machine is slow."""
+
+_DEADLINE_S = 120.0
+
+
+def certify(
+    subject: Subject,
+    /,
+    *,
+    level: Level | str | Iterable[Level | str] | None = None,
+    only: Iterable[str] | None = None,
+    seed: int | None = None,
+    deadline_s: float = _DEADLINE_S,
+    stop_at_failure: bool = False,
+    progress: Callable[[Result], None] | None = None,
+) -> Certificate:
+    """Try a store against the contract and return the certificate; raises nothing of the store's.
+
+    ``level`` is what is claimed (one level or several; what the store declares by default).
+    ``only`` restricts the clauses, by id or by ``"A5*"``; such a certificate is never
+    conformant. ``seed`` makes the random choices again. ``deadline_s`` is how long one clause
+    may take. ``progress`` is called with each result.
+
+    Raises `ConfigError` for an unknown level or clause, and what opening the subject raises.
+    """
+    with Certification(subject, level=level, seed=seed, deadline_s=deadline_s) as run:
+        began = time.monotonic()
+        results: list[Result] = []
+        for clause in chosen(only):
+            result = run.result(clause)
+            results.append(result)
+            if progress is not None:
+                progress(result)
+            if stop_at_failure and result.outcome in {"failed", "error"}:
+                break
+        complete = only is None and not stop_at_failure
+        return run.certificate(results, complete=complete, duration_s=time.monotonic() - began)
+
+
+class Certification:
+    """One certification on its way, for those who call the clauses one by one (pytest does)."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        /,
+        *,
+        level: Level | str | Iterable[Level | str] | None = None,
+        seed: int | None = None,
+        deadline_s: float = _DEADLINE_S,
+    ) -> None:
+        self.subject = subject
+        self.seed = random.SystemRandom().getrandbits(32) if seed is None else seed
+        self._deadline_s = deadline_s
+        self._children = Children()
+        asked = _claim(level)
+        self.declared = self._look()
+        self.claim = self.declared.levels if asked is None else asked
+
+    def _look(self) -> Declared:
+        place = self.subject.fresh(lease_ttl_ms=_LONG_TTL_MS, manual_clock=False)
+        try:
+            return declared_by(place.open())
+        finally:
+            place.discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End the processes that were started."""
+        self._children.end()
+
+    # --- one clause -------------------------------------------------------------------------
+
+    def outside(self, clause: Clause) -> str | None:
+        """Return why the clause does not belong to the claim, or None when it does."""
+        if not covers(self.claim, clause):
+            return f"the level {clause.level} is not claimed"
+        if not reaches(self.subject.reach, clause.reach):
+            return f"the state reaches one {self.subject.reach}, and this needs {clause.reach}"
+        if clause.capability is not None and clause.capability not in self.declared.capabilities:
+            return f"the store does not offer {clause.capability}"
+        return None
+
+    def result(self, clause: Clause) -> Result:
+        """Try one clause, if it belongs to the claim."""
+        reason = self.outside(clause)
+        began = time.monotonic()
+        if reason is not None:
+            return self._result(clause, "not claimed", reason=reason)
+        for ttl_ms in self._ttls(clause):
+            attempt = _Attempt(self, clause, ttl_ms)
+            attempt.run(self._deadline_s)
+            if attempt.outcome is not None:
+                break
+        outcome: Outcome = "not verified" if attempt.outcome is None else attempt.outcome
+        return self._result(
+            clause,
+            outcome,
+            reason=attempt.reason,
+            story=attempt.story,
+            duration_ms=(time.monotonic() - began) * 1000,
+            timed=clause.timed and not self.subject.has_clock,
+            counts=attempt.counts,
+        )
+
+    def _ttls(self, clause: Clause) -> tuple[int, ...]:
+        if not clause.timed:
+            return (_LONG_TTL_MS,)
+        return (_LONG_TTL_MS,) if self.subject.has_clock else _SHORT_TTLS_MS
+
+    def _result(
+        self,
+        clause: Clause,
+        outcome: Outcome,
+        *,
+        reason: str = "",
+        story: str = "",
+        duration_ms: float = 0.0,
+        timed: bool = False,
+        counts: dict[str, int] | None = None,
+    ) -> Result:
+        again = self.subject.again(clause.id, self.seed)
+        if story:
+            head = f"{clause.id} ({clause.strength}; {clause.source})\n{clause.sentence}"
+            story = f"{head}\n{story}\nagain:    {again}"
+        return Result(
+            clause_id=clause.id,
+            strength=clause.strength,
+            level=str(clause.level),
+            sentence=clause.sentence,
+            outcome=outcome,
+            seed=self.seed,
+            duration_ms=duration_ms,
+            reason=reason,
+            story=story,
+            again=again,
+            timed=timed,
+            counts=counts or {},
+        )
+
+    def certificate(
+        self, results: Iterable[Result], *, complete: bool, duration_s: float
+    ) -> Certificate:
+        """Return the certificate over these results."""
+        return Certificate(
+            store=self.subject.name,
+            claim=tuple(str(level) for level in Level if level in self.claim),
+            reach=str(self.subject.reach),
+            capabilities=tuple(sorted(self.declared.capabilities)),
+            notes=self.declared.notes,
+            seed=self.seed,
+            complete=complete,
+            results=tuple(results),
+            versions=_versions(),
+            duration_s=duration_s,
+        )
+
+    def settings(self, place: Place, ttl_ms: int) -> Settings:
+        """Return what a trial at this place is made with."""
+        return Settings(
+            claim=self.claim,
+            seed=self.seed,
+            children=self._children,
+            lease_ttl_ms=ttl_ms if place.honours_ttl else self.declared.lease_ttl_ms,
+            another_place=lambda: self.subject.fresh(lease_ttl_ms=ttl_ms, manual_clock=False),
+        )
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One try of one clause, on a thread of its own: a store that hangs must not stop the kit."""
+
+    certification: Certification
+    clause: Clause
+    ttl_ms: int
+    outcome: Outcome | None = None
+    reason: str = ""
+    story: str = ""
+    counts: dict[str, int] | None = None
+
+    def run(self, deadline_s: float) -> None:
+        """Try it, for so long at most."""
+        thread = threading.Thread(target=self._run, name=self.clause.id, daemon=True)
+        thread.start()
+        thread.join(deadline_s)
+        if thread.is_alive():
+            self.outcome = "error"
+            self.reason = self.story = f"the check did not end within {deadline_s:.0f} s"
+
+    def _run(self) -> None:
+        place: Place | None = None
+        trial: Trial | None = None
+        try:
+            place = self.certification.subject.fresh(
+                lease_ttl_ms=self.ttl_ms, manual_clock=self.clause.timed
+            )
+            trial = Trial(self.clause, place, self.certification.settings(place, self.ttl_ms))
+            self.clause.check(trial)
+            trial.finish()
+        except CheckFailure as failure:
+            self.outcome, self.reason, self.story = "failed", str(failure), failure.text()
+        except NotVerified as reason:
+            self.outcome, self.reason = "not verified", str(reason)
+        except TooSlow as reason:
+            self.outcome, self.reason = None, f"the machine was too slow: {reason}"
+        except Exception as error:  # noqa: BLE001 - reported whole, as an error of the check
+            self.outcome = "error"
+            self.reason = f"{type(error).__name__}: {error}"
+            self.story = _traceback(error, trial)
+        else:
+            self.outcome = "passed"
+        finally:
+            if trial is not None:
+                self.counts = dict(trial.counts)
+                trial.close()
+            elif place is not None:
+                place.discard()
+
+
+def _traceback(error: Exception, trial: Trial | None) -> str:
+    import traceback  # noqa: PLC0415 - only here
+
+    timeline = [] if trial is None else trial.timeline.lines()
+    return "\n".join(["timeline:", *timeline, *traceback.format_exception(error)])
+
+
+def _claim(level: Level | str | Iterable[Level | str] | None) -> frozenset[Level] | None:
+    if level is None:
+        return None
+    asked = [level] if isinstance(level, str) else list(level)
+    claim: frozenset[Level] = frozenset()
+    for each in asked:
+        try:
+            claim |= LEVELS[Level(each)]
+        except ValueError as error:
+            known = ", ".join(Level)
+            message = f"{each!r} is no level: use one of {known}"
+            raise ConfigError(message) from error
+    return claim
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("rulvar-conformance", "rulvar-core"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
