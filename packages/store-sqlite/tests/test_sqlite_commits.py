@@ -148,40 +148,32 @@ def test_members_of_a_batch_fence_each_other(tmp_path: Path) -> None:
 
 
 def test_nobody_is_answered_before_the_commit(tmp_path: Path) -> None:
-    """A refusal too: what it says of the store must have been committed."""
+    """A refusal neither: what it says of the store must have been committed."""
     path = tmp_path / "runs.db"
     with SqliteStore(path) as store, SqliteStore(path) as observer:
         lease = store.acquire("run", "owner")
-        seen: list[int] = []
-        (connection,) = committer_of(store).connections()
-        done: list[str] = []
+        seen: list[list[bool]] = []
+        committer = committer_of(store)
+        (connection,) = committer.connections()
 
         def look(_cursor: object, statement: str, _bound: object) -> bool:
             if statement == "COMMIT":
-                seen.append(len(done))
+                seen.append([job.done for job in committer._batch])
                 assert observer.load("run") == []
             return True
 
-        def mutate(name: str, call: Callable[[], object]) -> Callable[[], object]:
-            def run() -> None:
-                try:
-                    call()
-                finally:
-                    done.append(name)
-
-            return run
-
         connection.set_exec_trace(look)
-        together(
+        answers = together(
             store,
             [
-                mutate("append", lambda: store.append("run", record(0), lease=lease)),
-                mutate("refused", lambda: store.acquire("run", "other")),
+                lambda: store.append("run", record(0), lease=lease),
+                lambda: store.acquire("run", "other"),
             ],
         )
         connection.set_exec_trace(None)
-        assert seen == [0]
-        assert sorted(done) == ["append", "refused"]
+        assert seen == [[False, False]]
+        assert answers[0] is None
+        assert isinstance(answers[1], LeaseHeldError)
 
 
 def test_a_statement_that_fails_costs_its_neighbours_nothing(tmp_path: Path) -> None:

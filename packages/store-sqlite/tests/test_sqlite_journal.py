@@ -171,7 +171,7 @@ def test_listings_filter_page_and_order(store: SqliteStore) -> None:
 
 
 def test_a_value_with_a_nul_is_found(store: SqliteStore) -> None:
-    """SQLite ends a JSON string at an escaped NUL: the filter must not be fooled by that."""
+    """Some JSON readers end a string at an escaped NUL; the filter must not."""
     store.put_meta(row("cut", name="a"))
     store.put_meta(row("whole", name="a\x00b", status="x\x00y"))
     assert [m.run_id for m in store.list_runs(RunFilter(name="a\x00b"))] == ["whole"]

@@ -30,6 +30,7 @@ from rulvar.core.capabilities import (
 from rulvar.core.errors import ConfigError, StoreClosedError, StoreError, StoreForkedError
 from rulvar.core.records import JournalRecord, Lease, RunMeta
 from rulvar.core.urls import StoreURL
+from rulvar.stores.sqlite import commits
 from rulvar.stores.sqlite import connection as connections
 from rulvar.stores.sqlite.connection import require_sqlite, resolve
 from rulvar.stores.sqlite.filesystem import network_filesystem
@@ -198,7 +199,11 @@ def test_after_close_every_call_is_refused(path: str, tmp_path: Path) -> None:
     assert not Path(f"{tmp_path / path}-wal").exists()
 
 
-def test_close_waits_for_the_calls_in_flight(tmp_path: Path) -> None:
+def test_close_waits_for_the_calls_in_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those too that were not in the batch which the closing store meets."""
+    monkeypatch.setattr(commits, "_MOST_JOBS", 1)
     path = tmp_path / "runs.db"
     store = SqliteStore(path)
     blocker = apsw.Connection(str(path))

@@ -115,12 +115,11 @@ def _run_id(meta: RunMeta) -> str:
 
 
 def _sources(wanted: RunFilter) -> list[_Source]:
-    # SQLite ends a JSON string at an escaped NUL, so such a value is compared here alone.
-    if wanted.name is not None and "\0" not in wanted.name:
+    if wanted.name is not None:
         return [_Source(schema.LIST_BY_NAME, wanted.name)]
-    statuses = wanted.statuses
-    if statuses is not None and not any("\0" in status for status in statuses):
-        return [_Source(schema.LIST_BY_STATUS, status) for status in dict.fromkeys(statuses)]
+    if wanted.statuses is not None:
+        statuses = dict.fromkeys(wanted.statuses)
+        return [_Source(schema.LIST_BY_STATUS, status) for status in statuses]
     return [_Source(schema.LIST_ALL, None)]
 
 
