@@ -14,7 +14,8 @@ leaves its mark at the end alone, since every append follows a whole one:
 ``torn``      the beginning of a record: dropped; nobody was told that it landed
 ``nul-run``   bytes that the file system never wrote: dropped, as torn is
 ``joined``    records on one line, as a writer leaves them that appends behind a torn one:
-              what is whole is kept, what is torn is dropped
+              what is whole is kept, what is torn is dropped; where a whole one may as well be
+              a part of the torn one, nothing is guessed: it is damage
 ============  ==========================================================================
 
 A last line that *ends* and is no record is none of these. Somebody may have been told that
@@ -52,7 +53,8 @@ DamageKind = Literal["nul-run", "joined", "undecodable", "no-record", "out-of-or
 
 TailKind = Literal["clean", "unended", "torn", "nul-run", "joined"]
 
-_BEGINNING = re.compile(r'[{"]')
+_BEGINNING = re.compile(r'\{|"(?=\{|\\[nrt]| )')
+_STRINGS = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _WHITE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
 _MOST_ATTEMPTS = 2_000
@@ -169,6 +171,8 @@ def _judge(line: bytes, *, ended: bool) -> Tail:
         return Tail("clean", (), prefix=0)
     body = line.rstrip(b"\0")
     nuls = len(line) - len(body)
+    if not body:
+        return Tail("nul-run", (), nuls, 0)
     try:
         record = _read(body)
     except (InvalidJSONError, LineError):
@@ -180,17 +184,26 @@ def _judge_parts(parts: Parts, nuls: int, *, ended: bool) -> Tail:
     torn: Literal["nul-run", "torn"] = "torn"
     if nuls or b"\0" in parts.fragment:
         torn = "nul-run"
-    if parts.last is not None:
-        if torn == "nul-run":
-            raise LineError(torn, "a record stands behind NUL bytes, which may hide others")
-        return Tail("joined", (*parts.whole, parts.last), len(parts.fragment))
+    if parts.last is not None and not _may_hold_a_value(parts.fragment):
+        if b"\0" in parts.fragment:
+            hidden: DamageKind = "nul-run"
+            raise LineError(hidden, "a record stands behind NUL bytes, which may hide others")
+        return Tail("joined", (*parts.whole, parts.last), len(parts.fragment) + nuls)
     if not parts.fragment:
         return Tail("joined", parts.whole, nuls)
     if ended and torn == "torn":
         kind: DamageKind = "joined"
-        raise LineError(kind, "the last of the records on it is not whole, and yet it ends")
+        raise LineError(kind, "what stands at its end is no whole record, and yet it ends")
     prefix = parts.whole_bytes if len(parts.whole) <= 1 else None
-    return Tail(torn, parts.whole, nuls + len(parts.fragment), prefix)
+    fragment = len(parts.fragment) + parts.last_bytes
+    return Tail(torn, parts.whole, nuls + fragment, prefix)
+
+
+def _may_hold_a_value(fragment: bytes) -> bool:
+    """Whether a JSON value may follow here: then what looks like a record may be a part of it."""
+    text = fragment.decode("utf-8", "replace")
+    in_string = _STRINGS.sub("", text).find('"') >= 0
+    return not in_string and text.rstrip().endswith((":", "[", ",", "{"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +214,7 @@ class Parts:
     whole_bytes: int
     fragment: bytes = b""
     last: JournalRecord | None = None
+    last_bytes: int = 0
 
 
 def take_apart(line: bytes) -> Parts:
@@ -228,7 +242,8 @@ def take_apart(line: bytes) -> Parts:
             break
         piece = _whole_at(text, begin.start())
         if piece is not None and piece[0] == len(text):
-            return Parts(kept, size, _raw(text[at : begin.start()]), piece[1])
+            fragment, last = _raw(text[at : begin.start()]), _raw(text[begin.start() :])
+            return Parts(kept, size, fragment, piece[1], len(last))
     return Parts(kept, size, _raw(text[at:]))
 
 
