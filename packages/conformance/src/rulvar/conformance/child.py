@@ -1,6 +1,6 @@
 """The other process: opens stores, makes the calls that it is sent, and answers.
 
-Started as ``python -m rulvar.conformance.child``. Messages are pickled, each after its
+`main` is all that the process runs. Messages are pickled, each after its
 length in eight bytes. What a store prints goes to standard error, not into the answers.
 """
 
@@ -97,6 +97,3 @@ def main() -> None:
             answer = ("raised", _portable(error))
         send(answers, answer)
 
-
-if __name__ == "__main__":
-    main()

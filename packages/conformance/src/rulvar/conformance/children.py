@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Child", "ChildDied", "Children"]
 
+_PROGRAM = "from rulvar.conformance.child import main; main()"
+
 
 class ChildDied(Exception):  # noqa: N818 - expected where it was killed
     """The other process ended before it answered."""
@@ -47,7 +49,7 @@ class Child:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process = subprocess.Popen(  # noqa: S603 - this very Python
-            [sys.executable, *_flags(), "-m", "rulvar.conformance.child"],
+            [sys.executable, *_flags(), "-c", _PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

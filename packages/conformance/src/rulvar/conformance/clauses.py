@@ -81,7 +81,8 @@ class Clause:
 
     ``source`` is the promise or the table that it stands in; ``since`` the version of the kit
     that began to check it; ``capability`` the optional capability that it is about, if any;
-    ``timed`` whether leases must run out for it.
+    ``timed`` whether leases must run out for it, ``lease_ttl_ms`` how long they are to live
+    when it matters otherwise.
     """
 
     id: str
@@ -94,6 +95,7 @@ class Clause:
     reach: Reach = Reach.OBJECT
     capability: str | None = None
     timed: bool = False
+    lease_ttl_ms: int | None = None
 
 
 class Section:
@@ -123,6 +125,7 @@ class Section:
         reach: Reach = Reach.OBJECT,
         capability: str | None = None,
         timed: bool = False,
+        lease_ttl_ms: int | None = None,
     ) -> Callable[[Callable[[Trial], None]], Callable[[Trial], None]]:
         """Add the decorated function as the check of a clause."""
 
@@ -139,6 +142,7 @@ class Section:
                     reach=reach,
                     capability=capability,
                     timed=timed,
+                    lease_ttl_ms=lease_ttl_ms,
                 )
             )
             return check

@@ -143,7 +143,7 @@ class Certification:
 
     def _ttls(self, clause: Clause) -> tuple[int, ...]:
         if not clause.timed:
-            return (_LONG_TTL_MS,)
+            return (clause.lease_ttl_ms or _LONG_TTL_MS,)
         return (_LONG_TTL_MS,) if self.subject.has_clock else _SHORT_TTLS_MS
 
     def _result(

@@ -151,21 +151,24 @@ class FactorySubject:
     second handle to the same state (never with ``reach="object"``). It is a function at the
     top level of a module when other processes are to call it. ``takes_clock`` says that it
     passes ``home.clock`` on, so that no clause has to wait for a lease to run out.
+    ``arguments`` are passed after the home; they must pickle.
     """
 
     def __init__(
         self,
         name: str,
-        open_stores: Callable[[Home], Stores],
+        open_stores: Callable[..., Stores],
         /,
         *,
         reach: Reach | str = Reach.SHARED,
         takes_clock: bool = False,
+        arguments: tuple[object, ...] = (),
     ) -> None:
         self.name = name
         self.reach = Reach(reach)
         self.has_clock = takes_clock
         self._open = open_stores
+        self._arguments = arguments
 
     def fresh(self, *, lease_ttl_ms: int, manual_clock: bool) -> Place:
         """Make a new folder for one state."""
@@ -175,11 +178,12 @@ class FactorySubject:
         opener, no_opener = None, ""
         try:
             # A clock under the kit's control exists in this process alone.
-            opener = Opener(Reference.to(self._open), (Home(folder, lease_ttl_ms),))
+            there = Home(folder, lease_ttl_ms)
+            opener = Opener(Reference.to(self._open), (there, *self._arguments))
         except ConfigError as error:
             no_opener = str(error)
         return Place(
-            lambda: self._open(home),
+            lambda: self._open(home, *self._arguments),
             reach=self.reach,
             opener=opener,
             no_opener=no_opener,

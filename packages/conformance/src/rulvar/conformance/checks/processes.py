@@ -327,6 +327,7 @@ def _bound(trial: Trial) -> None:
     source="SPI: busy_timeout_ms",
     capability="busy_timeout_ms",
     reach=Reach.SHARED,
+    lease_ttl_ms=3_000,  # stores derive how long they wait from it
 )
 def _stopped(trial: Trial) -> None:
     if not hasattr(signal, "SIGSTOP"):

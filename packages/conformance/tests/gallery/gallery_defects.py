@@ -1,0 +1,112 @@
+"""The gallery of broken stores: each has one defect, and must fail the clause it breaks.
+
+A defect is a store with one thing wrong, made as small as it can be: a subclass that
+overrides one method, or one that changes one table. It is registered with `defect`::
+
+    class _RenewsNothing(ReferenceStore):
+        def renew(self, lease: Lease, /) -> None:
+            check_lease(lease)
+            with self._gate.passing():
+                self._fence(lease.run_id, lease)
+
+    defect(
+        "reference-renew-does-nothing",
+        "a renewal is accepted and extends nothing",
+        breaks="L-renew",
+        build=lambda home: reference(home, _RenewsNothing),
+    )
+
+``breaks`` is the clause that must fail, with this outcome and no other. A defect may break
+further clauses; the named one is the sentence that it violates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rulvar.conformance import FactorySubject, Home, Reach
+from rulvar.core import Stores
+from rulvar.core.testing import ReferenceStore
+from rulvar.stores.sqlite import SqliteStore, SqliteTranscripts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["DEFECTS", "SOUND", "Defect", "defect", "open_defect", "reference", "sqlite", "subject"]
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """One broken store: its name, what is wrong in words, the clause that it must fail."""
+
+    name: str
+    words: str
+    breaks: str
+    build: Callable[[Home], Stores]
+    reach: Reach
+    takes_clock: bool
+
+
+DEFECTS: dict[str, Defect] = {}
+"""Every defect by its name, filled by the modules beside this one."""
+
+SOUND: dict[str, Defect] = {}
+"""The same stores without a defect: every clause that is named must pass on them."""
+
+
+def defect(
+    name: str,
+    words: str,
+    *,
+    breaks: str,
+    build: Callable[[Home], Stores],
+    reach: Reach | None = None,
+    takes_clock: bool = True,
+) -> None:
+    """Add one broken store. Its name begins with the store that it is over."""
+    if name in DEFECTS:
+        message = f"two defects are called {name!r}"
+        raise ValueError(message)
+    over = Reach.OBJECT if name.startswith("reference-") else Reach.SHARED
+    DEFECTS[name] = Defect(name, words, breaks, build, reach or over, takes_clock)
+
+
+def reference(home: Home, store: type[ReferenceStore] = ReferenceStore) -> Stores:
+    """Build a pair over a (broken) reference store; its twin is what `transcripts` returns."""
+    journal = store(clock=home.clock, lease_ttl_ms=home.lease_ttl_ms)
+    return Stores(journal, journal.transcripts())
+
+
+def sqlite(
+    home: Home,
+    store: type[SqliteStore] = SqliteStore,
+    twin: type[SqliteTranscripts] | None = None,
+) -> Stores:
+    """Build a pair over a (broken) SQLite store and, where given, a (broken) twin."""
+    journal = store(home.folder / "runs.db", clock=home.clock, lease_ttl_ms=home.lease_ttl_ms)
+    transcripts = journal.transcripts() if twin is None else twin(journal._database)
+    return Stores(journal, transcripts)
+
+
+def open_defect(home: Home, name: str) -> Stores:
+    """Open the broken store of that name, in this process or another one."""
+    import gallery_reference  # noqa: F401, PLC0415 - they register themselves
+    import gallery_sqlite  # noqa: F401, PLC0415
+
+    return (DEFECTS | SOUND)[name].build(home)
+
+
+def subject(found: Defect) -> FactorySubject:
+    """Return what the kit certifies."""
+    return FactorySubject(
+        found.name,
+        open_defect,
+        reach=found.reach,
+        takes_clock=found.takes_clock,
+        arguments=(found.name,),
+    )
+
+
+SOUND["reference"] = Defect("reference", "no defect", "", reference, Reach.OBJECT, True)
+SOUND["sqlite"] = Defect("sqlite", "no defect", "", sqlite, Reach.SHARED, True)
