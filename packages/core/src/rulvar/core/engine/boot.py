@@ -6,6 +6,7 @@ its writes means that the segment never began: zero steps are executed (design s
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,8 @@ __all__ = ["Booted", "Resume", "StartNew", "boot", "read_run"]
 
 SOURCE_NAME = "source"
 
+_log = logging.getLogger("rulvar.engine")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartNew:
@@ -49,6 +52,7 @@ class StartNew:
     args: object
     name: str | None = None
     tags: tuple[str, ...] = ()
+    parent_run_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +142,7 @@ def boot(parts: Parts, door: Door, wish: StartNew | Resume) -> Booted | RunOutco
     if outcome is not None and not (retry and outcome.status == "error"):
         return _over(parts, door, state, outcome)
     workflow = _workflow(parts, door.run_id, wish, state.start)
+    _check_body(parts, door.run_id, workflow, state.start)
     workflow.check_args(provided=state.start.args_provided)
     number = _segment_number(state)
     base = state.meta or _row_from(state.start, door.run_id)
@@ -204,6 +209,21 @@ def _workflow(parts: Parts, run_id: str, wish: StartNew | Resume, start: Start) 
     return found
 
 
+def _check_body(parts: Parts, run_id: str, workflow: Workflow, start: Start) -> None:
+    """Warn of, or refuse, a body whose source is not the one that the run began with."""
+    if start.workflow_hash in {None, workflow.hash}:
+        return
+    message = (
+        f"run {run_id!r} was begun by another text of workflow {workflow.name!r}: a body that "
+        "takes another way cannot be replayed; see what changed with "
+        f"'rulvar runs source {run_id} --diff'"
+    )
+    if parts.on_changed_body == "refuse":
+        message += "; restore it, or allow it with on_changed_body='warn'"
+        raise ConfigError(message)
+    _log.warning("%s", message)
+
+
 def _begin(parts: Parts, door: Door, wish: StartNew | Resume, state: RunState) -> Booted:
     """Start afresh: clear old blobs, keep the source, put the row, append ``run_start``."""
     run_id = door.run_id
@@ -238,6 +258,7 @@ def _begin(parts: Parts, door: Door, wish: StartNew | Resume, state: RunState) -
             genesis=genesis,
             args_provided=wish.args_provided,
             args_hash=args_hash,
+            parent_run_id=wish.parent_run_id,
             hash_version_low=HASH_VERSION,
             hash_version_high=HASH_VERSION,
         )
@@ -250,6 +271,8 @@ def _begin(parts: Parts, door: Door, wish: StartNew | Resume, state: RunState) -
         "genesis": genesis,
         "argsProvided": wish.args_provided,
     }
+    if wish.parent_run_id is not None:
+        facts["parentRunId"] = wish.parent_run_id
     if wish.args_provided:
         facts |= {"args": wish.args, "argsHash": args_hash}
     entry = door.append(
@@ -286,6 +309,7 @@ def _row_from(start: Start, run_id: str) -> RunMeta:
         genesis=start.genesis,
         args_provided=start.args_provided,
         args_hash=start.args_hash,
+        parent_run_id=start.parent_run_id,
         hash_version_low=HASH_VERSION,
         hash_version_high=HASH_VERSION,
     )

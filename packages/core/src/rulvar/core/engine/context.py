@@ -13,11 +13,14 @@ from uuid import UUID
 
 from rulvar.core.checks import MAX_INTEGER, check_call_name, check_integer
 from rulvar.core.engine import branches as _branches
+from rulvar.core.engine import children as _children
 from rulvar.core.engine import steps as _steps
 from rulvar.core.engine import turns as _turns
+from rulvar.core.engine.children import check_parent
 from rulvar.core.engine.replay import Answered
 from rulvar.core.engine.retry import NO_RETRY
 from rulvar.core.engine.scope import unwrap
+from rulvar.core.engine.workflow import NOT_GIVEN, check_workflow
 from rulvar.core.errors import ConfigError
 from rulvar.core.values import normalize
 from rulvar.core.wire import format_time
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.retry import RetryPolicy
     from rulvar.core.engine.scope import Scope
     from rulvar.core.engine.turns import Compaction, Turns
+    from rulvar.core.engine.workflow import Workflow
 
 __all__ = ["Context"]
 
@@ -179,6 +183,26 @@ class Context:
                 [_with_context(branch) for branch in branches],
                 limit,
             )
+
+    # --- children ---------------------------------------------------------------------------
+
+    async def child(self, name: str, workflow: Workflow, args: object = NOT_GIVEN, /) -> object:
+        """Run ``workflow`` as a run of its own, ``<this run>.<number>``, and return its result.
+
+        The child has a journal and a lease of its own, and is resumed with its parent. It is
+        cancelled with its parent; when the parent loses its run, the child is let go.
+
+        Raises `StepFailedError` when the child failed or was cancelled, `ConfigError` for bad
+        arguments or a parent whose run id leaves no room for a child's.
+        """
+        check_call_name(name)
+        check_parent(self.run_id)
+        provided = args is not NOT_GIVEN
+        check_workflow(workflow).check_args(provided=provided)
+        value = normalize(args, path="$.args") if provided else None
+        await self._segment.boundary()
+        with self._scope.alone(name):
+            return await _children.child(self._scope, name, workflow, value, args_provided=provided)
 
     # --- suspensions ------------------------------------------------------------------------
 

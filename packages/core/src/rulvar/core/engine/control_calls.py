@@ -7,13 +7,26 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from rulvar.core.engine.boot import read_run
 from rulvar.core.engine.outcome import Failure, RunOutcome
 from rulvar.core.engine.ownership import OwnedRun
-from rulvar.core.errors import ConfigError, InvalidResolutionError, StoreError
-from rulvar.core.journal import JournalEntry, open_suspensions
+from rulvar.core.errors import (
+    ConfigError,
+    InvalidResolutionError,
+    LeaseHeldError,
+    StoreCorruptError,
+    StoreError,
+)
+from rulvar.core.journal import (
+    JournalEntry,
+    decode_entry,
+    open_children,
+    open_suspensions,
+    read_journal,
+)
 from rulvar.core.wire import format_time
 
 if TYPE_CHECKING:
@@ -23,6 +36,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.door import Door
     from rulvar.core.engine.ownership import Ownership
     from rulvar.core.engine.parts import Parts
+    from rulvar.core.records import JournalRecord
 
 __all__ = ["briefly", "cancel", "delete", "resolve"]
 
@@ -75,6 +89,7 @@ def cancel(parts: Parts, door: Door, ownership: Ownership) -> RunOutcome:
             segment=last.segment or 0,
             epoch=door.epoch,
         )
+    cancel_children(parts, door.run_id)
     facts = {"decisionType": "run_settle", "runStatus": status, "segment": number}
     draft = JournalEntry(seq=0, kind="decision", status="ok", value=facts, ended_at=now)
     if state.meta is None:
@@ -82,6 +97,17 @@ def cancel(parts: Parts, door: Door, ownership: Ownership) -> RunOutcome:
         raise ConfigError(message)
     door.settle(draft, replace(state.meta, status=status, updated_at=now, wake_at=None))
     return RunOutcome(run_id=door.run_id, status=status, segment=number, epoch=door.epoch)
+
+
+def cancel_children(parts: Parts, run_id: str) -> None:
+    """Cancel the children that the run waits for; before the run itself is settled.
+
+    Interrupted, a second call finishes it. Raises `LeaseHeldError` (``held``) for a child
+    that another process works on.
+    """
+    for child_id in open_children(run_id, read_journal(run_id, parts.reads.load(run_id))):
+        if parts.reads.load(child_id):
+            briefly(parts, partial(parts.own, child_id), cancel)
 
 
 def resolve(parts: Parts, door: Door, ownership: Ownership, *, key: str, value: object) -> None:
@@ -118,5 +144,30 @@ def resolve(parts: Parts, door: Door, ownership: Ownership, *, key: str, value: 
 
 
 def delete(parts: Parts, door: Door, ownership: Ownership) -> None:  # noqa: ARG001
-    """Remove the run: blobs first, journal last; a landed delete has ended the lease."""
+    """Remove the run: blobs first, journal last; a landed delete has ended the lease.
+
+    A parent with a live child is not deleted: `LeaseHeldError` (``held``) names the child.
+    """
+    check_no_live_child(parts, door.run_id)
     door.delete_run()
+
+
+def check_no_live_child(parts: Parts, run_id: str) -> None:
+    """Refuse to take a run away from under a child that somebody works on."""
+    for record in parts.reads.load(run_id):
+        child_id = _child_of(run_id, record)
+        if child_id is not None and parts.reads.is_live(child_id):
+            message = (
+                f"run {run_id!r} has the child {child_id!r}, which somebody works on: wait for "
+                "it, or cancel it, then delete its parent"
+            )
+            raise LeaseHeldError(message, run_id=child_id, reason="held")
+
+
+def _child_of(run_id: str, record: JournalRecord) -> str | None:
+    """Return the child that a record opened; one that cannot be read has opened none."""
+    try:
+        entry = decode_entry(run_id, 0, record)
+    except StoreCorruptError:
+        return None
+    return f"{run_id}.{entry.seq}" if entry.kind == "child" and entry.ref is None else None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from rulvar.core.engine.boot import boot
 from rulvar.core.engine.context import Context
 from rulvar.core.engine.control import SegmentEnded
+from rulvar.core.engine.control_calls import cancel_children
 from rulvar.core.engine.outcome import RunOutcome, Suspension, failure_of
 from rulvar.core.engine.ownership import OwnedRun
 from rulvar.core.engine.scope import Scope
@@ -145,6 +146,8 @@ async def _conclude(segment: Segment, booted: Booted, result: _Result) -> RunOut
     failed = segment.door.failure
     if failed is not None and not isinstance(failed, SegmentEnded):
         raise failed
+    if segment.failure is not None:
+        raise segment.failure
     ending = segment.ending
     if ending is Ending.DELETED:
         raise _deleted(segment)
@@ -152,6 +155,7 @@ async def _conclude(segment: Segment, booted: Booted, result: _Result) -> RunOut
         await segment.store.call(partial(segment.door.close_for, "it was asked to stop"))
         return _outcome(segment, "running", _Result())
     if ending is Ending.CANCELLED:
+        await segment.store.call(partial(cancel_children, segment.parts, segment.run_id))
         return await _settle(segment, booted, "cancelled", _Result())
     if ending is Ending.SUSPENDED:
         return await _settle(segment, booted, "suspended", _Result())

@@ -31,12 +31,12 @@ from rulvar.core.engine.bridge import Bridge
 from rulvar.core.engine.handle import RunHandle
 from rulvar.core.engine.keeper import Keeper
 from rulvar.core.engine.loops import on_loop
-from rulvar.core.engine.ownership import BorrowedRun, UnownedRun
+from rulvar.core.engine.ownership import BorrowedRun
 from rulvar.core.engine.parts import Parts
 from rulvar.core.engine.reads import Reads
 from rulvar.core.engine.segment import CURRENT
 from rulvar.core.engine.surfaces import LeaseCalls, Surfaces
-from rulvar.core.engine.workflow import Workflow
+from rulvar.core.engine.workflow import NOT_GIVEN, check_workflow
 from rulvar.core.errors import ConfigError, LeaseHeldError
 from rulvar.core.ids import SystemIds
 from rulvar.core.records import TERMINAL_STATUSES, RunMeta
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.outcome import RunOutcome
     from rulvar.core.engine.ownership import Ownership
     from rulvar.core.engine.segment import Segment
+    from rulvar.core.engine.workflow import Workflow
     from rulvar.core.ids import IdSource
     from rulvar.core.records import Lease
     from rulvar.core.stores import StorePair
@@ -60,15 +61,6 @@ __all__ = ["Engine"]
 
 T = TypeVar("T")
 
-
-class _NotGiven:
-    """Tells arguments that were left out from None."""
-
-    def __repr__(self) -> str:
-        return "<not given>"
-
-
-NOT_GIVEN = _NotGiven()
 
 _LONGEST_OWNER = 180
 """What leaves room for the token that each segment adds to its owner string."""
@@ -84,6 +76,9 @@ class Engine:
     ``ownership="none"`` is a host's decision to write without a lease; ``require_lease=True``
     forbids that, and forbids stores without leases. ``lease_ttl_ms`` is for a leasable store
     that does not say how long its leases live.
+
+    ``on_changed_body`` says what to do when a run is resumed whose workflow's source has
+    changed since it began: ``"warn"`` in the log, or ``"refuse"`` with `ConfigError`.
 
     ``linger_ms`` is how near a deadline must be for a waiting segment to wait for it instead
     of suspending. ``store_threads`` bounds the store calls under way at once,
@@ -103,6 +98,7 @@ class Engine:
         ownership: Literal["lease", "none"] = "lease",
         require_lease: bool = False,
         lease_ttl_ms: int | None = None,
+        on_changed_body: Literal["warn", "refuse"] = "warn",
         linger_ms: int = 1_000,
         store_threads: int = 64,
         step_threads: int = 64,
@@ -134,6 +130,8 @@ class Engine:
             linger_ms=linger_ms,
             workflows=MappingProxyType(self._workflows),
             observer=observer,
+            launch=self._launch_child,
+            on_changed_body=_choice("on_changed_body", on_changed_body, ("warn", "refuse")),
         )
 
     # --- life -------------------------------------------------------------------------------
@@ -303,9 +301,7 @@ class Engine:
     # --- inside -------------------------------------------------------------------------------
 
     def _register(self, workflow: object) -> Workflow:
-        if not isinstance(workflow, Workflow):
-            message = f"{workflow!r} is no Workflow: decorate its body with @workflow"
-            raise ConfigError(message)
+        workflow = check_workflow(workflow)
         known = self._workflows.setdefault(workflow.name, workflow)
         if known is not workflow and known.body is not workflow.body:
             message = f"two workflows have the name {workflow.name!r}: give one another name"
@@ -348,9 +344,7 @@ class Engine:
     def _ownership(self, run_id: str, lease: Lease | None) -> Ownership:
         if lease is not None:
             return BorrowedRun(lease)
-        if not self._parts.owns:
-            return UnownedRun(run_id)
-        return self._parts.take(run_id)
+        return self._parts.own(run_id)
 
     def _launch(self, run_id: str, wish: StartNew | Resume, lease: Lease | None) -> RunHandle:
         current = CURRENT.get()
@@ -362,6 +356,24 @@ class Engine:
             message = f"the lease is for run {lease.run_id!r}, not {run_id!r}: acquire that one"
             raise ConfigError(message)
         return self._launch_owned(run_id, wish, partial(self._ownership, run_id, lease))
+
+    def _launch_child(
+        self,
+        run_id: str,
+        workflow: Workflow,
+        args: object,
+        /,
+        *,
+        args_provided: bool,
+        parent: str,
+    ) -> RunHandle:
+        wish = StartNew(
+            workflow=self._register(workflow),
+            args_provided=args_provided,
+            args=args,
+            parent_run_id=parent,
+        )
+        return self._launch_owned(run_id, wish, partial(self._ownership, run_id, None))
 
     def _launch_owned(
         self, run_id: str, wish: StartNew | Resume, take: Callable[[], Ownership]
@@ -394,6 +406,13 @@ class Engine:
             raise ConfigError(message)
         take = partial(self._ownership, run_id, lease)
         return await self._parts.bridge.call(partial(control_calls.briefly, self._parts, take, act))
+
+
+def _choice(what: str, value: T, choices: tuple[T, ...]) -> T:
+    if value not in choices:
+        message = f"{what} must be one of {', '.join(map(repr, choices))}, not {value!r}"
+        raise ConfigError(message)
+    return value
 
 
 def _owner(owner: str | None) -> str:

@@ -85,8 +85,12 @@ class RunHandle:
 
     async def cancel(self) -> RunOutcome:
         """End the run as ``cancelled`` and return its outcome. Raises as `result`."""
-        self._ask(Ending.CANCELLED)
+        self.ask_cancel()
         return await self.result()
+
+    def ask_cancel(self) -> None:
+        """Ask for the end as ``cancelled``, without waiting for it."""
+        self._ask(Ending.CANCELLED)
 
     def let_go(self) -> None:
         """End the segment without an outcome; its lease is given back, the run stays."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from rulvar.core.engine.door import Door
-from rulvar.core.engine.ownership import OwnedRun
+from rulvar.core.engine.ownership import OwnedRun, UnownedRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -15,13 +15,51 @@ if TYPE_CHECKING:
     from rulvar.core.engine.bridge import Bridge
     from rulvar.core.engine.events import Event
     from rulvar.core.engine.keeper import Keeper
+    from rulvar.core.engine.outcome import RunOutcome
     from rulvar.core.engine.ownership import Ownership
     from rulvar.core.engine.reads import Reads
     from rulvar.core.engine.surfaces import LeaseCalls, Surfaces
     from rulvar.core.engine.workflow import Workflow
     from rulvar.core.ids import IdSource
 
-__all__ = ["Parts"]
+__all__ = ["ChildHandle", "Launch", "Parts"]
+
+
+class ChildHandle(Protocol):
+    """What a segment needs of a child that lives beside it."""
+
+    async def result(self) -> RunOutcome:
+        """Wait for the child's segment to end."""
+        ...
+
+    async def wait(self) -> None:
+        """Wait until it is over, whatever it came to."""
+        ...
+
+    def let_go(self) -> None:
+        """End it without an outcome."""
+        ...
+
+    def ask_cancel(self) -> None:
+        """End it as cancelled."""
+        ...
+
+
+class Launch(Protocol):
+    """How a segment begins a child."""
+
+    def __call__(
+        self,
+        run_id: str,
+        workflow: Workflow,
+        args: object,
+        /,
+        *,
+        args_provided: bool,
+        parent: str,
+    ) -> ChildHandle:
+        """Begin or resume the child. Raises `LeaseHeldError` when it lives here already."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +84,8 @@ class Parts:
     linger_ms: int
     workflows: Mapping[str, Workflow]
     observer: Callable[[Event], None] | None
+    launch: Launch
+    on_changed_body: Literal["warn", "refuse"]
 
     def door(self, run_id: str, ownership: Ownership) -> Door:
         """Open the door of one segment."""
@@ -68,6 +108,13 @@ class Parts:
         )
         self.keeper.keep(owned)
         return owned
+
+    def own(self, run_id: str) -> Ownership:
+        """Take a run as this engine does: under a lease, or without by its host's decision.
+
+        Raises as `take` does.
+        """
+        return self.take(run_id) if self.owns else UnownedRun(run_id)
 
     def give_back(self, ownership: Ownership) -> None:
         """Stop renewing, and release."""

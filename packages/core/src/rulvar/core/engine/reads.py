@@ -58,6 +58,14 @@ class Reads:
         records = self._journal.load(run_id)
         return bool(records) and records[-1].seq > after_seq
 
+    def is_live(self, run_id: str) -> bool:
+        """Whether somebody works on the run now: by its lease, or by its row alone."""
+        if has_lease_admin(self._journal):
+            lease = self._journal.get_lease(run_id)
+            return lease is not None and lease.live
+        meta = self.meta(run_id)
+        return meta is not None and meta.status == "running"
+
     def live_leases(self) -> frozenset[str]:
         """Return the runs that somebody holds now; none where the store does not tell."""
         if not has_lease_admin(self._journal):

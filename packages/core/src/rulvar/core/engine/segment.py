@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.authority import Authority
     from rulvar.core.engine.bridge import Bridge
     from rulvar.core.engine.door import Door
-    from rulvar.core.engine.parts import Parts
+    from rulvar.core.engine.parts import ChildHandle, Parts
     from rulvar.core.engine.replay import Replay
 
 __all__ = ["CURRENT", "Ending", "Segment"]
@@ -54,7 +54,7 @@ class Ending(IntEnum):
 
 _WHY = {
     Ending.LOST: "it lost the run to a successor",
-    Ending.FAILED: "an append failed",
+    Ending.FAILED: "it could not go on",
     Ending.DELETED: "its run was deleted",
     Ending.CANCELLED: "its run was cancelled",
     Ending.STOPPED: "it was asked to stop",
@@ -81,6 +81,9 @@ class Segment:
         self.replayed = 0
         self.body: asyncio.Task[object] | None = None
         self.over: asyncio.Future[object] = self.loop.create_future()
+        self.failure: Exception | None = None
+        self.children: dict[str, ChildHandle] = {}
+        self.waits: dict[int, str | None] = {}
         self._draining = False
         self._turn = asyncio.Lock()
         self._running = 1
@@ -107,11 +110,21 @@ class Segment:
             self.ending = ending
         if not self.over.done():
             self.over.set_result(None)
+        for child in self.children.values():
+            if self.ending is Ending.CANCELLED:
+                child.ask_cancel()
+            else:
+                child.let_go()
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
         if self.body is not None and not self.body.done():
             self.body.cancel()
+
+    def fail(self, error: Exception) -> None:
+        """End without an outcome because of an error that is not the body's."""
+        self.failure = self.failure or error
+        self.end(Ending.FAILED)
 
     def lose(self, error: SupersededError) -> None:
         """Learn of the loss, from any thread: no call begins from here on."""
@@ -276,7 +289,7 @@ class Segment:
         if self._draining:
             self.end(Ending.STOPPED)
             return
-        if not self._parked:
+        if not self._parked and not self.waits:
             return
         wake_at = self._next_deadline()
         if wake_at is not None:
@@ -298,6 +311,7 @@ class Segment:
         """
         parked = (e for e in self.replay.waiting() if e.seq in self._parked)
         deadlines = [e.deadline_at for e in parked if e.deadline_at is not None]
+        deadlines += [wake_at for wake_at in self.waits.values() if wake_at is not None]
         return min(deadlines, key=parse_time, default=None)
 
     def _set_timer(self, opening: JournalEntry) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rulvar.core.errors import StoreCorruptError
 from rulvar.core.journal import HASH_WINDOW, last_settle, read_journal
-from rulvar.core.records import RunFilter
+from rulvar.core.records import TERMINAL_STATUSES, RunFilter
 from rulvar.core.wire import parse_time
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ __all__ = ["Generation", "Sweeper", "generation"]
 Generation = tuple[str | None, int | None, str, str]
 
 _PAGE = 200
+_DEEPEST = 64
 _UNFINISHED = ("running", "suspended")
 
 
@@ -56,10 +57,26 @@ class Sweeper:
         for meta in self._rows():
             if meta.run_id in busy or meta.run_id in held or not self._worth(meta):
                 continue
-            found.append(meta.run_id)
+            run_id = self._elder(meta)
+            if run_id in busy or run_id in held or run_id in found:
+                continue
+            found.append(run_id)
             if len(found) >= wanted:
                 break
         return found
+
+    def _elder(self, meta: RunMeta) -> str:
+        """Return whose segment is to go on: the run's own, or that of its unfinished parent.
+
+        A child is resumed by its parent; a worker adopts it only when that one is over.
+        """
+        run_id = meta.run_id
+        for _ in range(_DEEPEST):
+            parent = None if meta.parent_run_id is None else self.reads.meta(meta.parent_run_id)
+            if parent is None or parent.status in TERMINAL_STATUSES:
+                break
+            run_id, meta = parent.run_id, parent
+        return run_id
 
     def note_broken(self, run_id: str) -> None:
         """Set a run aside until its row changes. Raises what the store raises."""

@@ -12,7 +12,17 @@ from typing import overload
 from rulvar.core.checks import check_workflow_name
 from rulvar.core.errors import ConfigError
 
-__all__ = ["Body", "Workflow", "workflow"]
+__all__ = ["NOT_GIVEN", "Body", "Workflow", "check_workflow", "workflow"]
+
+
+class _NotGiven:
+    """Tells arguments that were left out from None."""
+
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
+NOT_GIVEN = _NotGiven()
 
 Body = Callable[..., Awaitable[object]]
 """``async def body(ctx)`` or ``async def body(ctx, args)``; args is one JSON value."""
@@ -78,6 +88,14 @@ class Workflow:
     def call(self, ctx: object, *, provided: bool, args: object) -> Awaitable[object]:
         """Start the body."""
         return self.body(ctx, args) if provided else self.body(ctx)
+
+
+def check_workflow(workflow: object, /) -> Workflow:
+    """Take a workflow. Raises `ConfigError` for anything else, a bare function too."""
+    if not isinstance(workflow, Workflow):
+        message = f"{workflow!r} is no Workflow: decorate its body with @workflow"
+        raise ConfigError(message)
+    return workflow
 
 
 def _source(body: Body) -> str:

@@ -23,6 +23,7 @@ __all__ = [
     "check_window",
     "hash_versions",
     "last_settle",
+    "open_children",
     "open_suspensions",
     "run_start",
     "works_after",
@@ -45,6 +46,7 @@ class Start:
     args: object
     args_hash: str | None
     workflow_hash: str | None
+    parent_run_id: str | None
     started_at: str | None
 
 
@@ -84,6 +86,7 @@ def run_start(entries: Iterable[JournalEntry]) -> Start | None:
                 args=value.get("args"),
                 args_hash=_text(value.get("argsHash")),
                 workflow_hash=_text(value.get("workflowHash")),
+                parent_run_id=_text(value.get("parentRunId")),
                 started_at=entry.started_at,
             )
     return None
@@ -118,6 +121,17 @@ def open_suspensions(entries: Iterable[JournalEntry]) -> list[JournalEntry]:
     for entry in entries:
         if entry.kind in SUSPENSION_KINDS and entry.ref is None:
             waiting[entry.seq] = entry
+        elif entry.ref is not None:
+            waiting.pop(entry.ref, None)
+    return list(waiting.values())
+
+
+def open_children(run_id: str, entries: Iterable[JournalEntry]) -> list[str]:
+    """Return the run ids of the children that the journal has not answered yet."""
+    waiting: dict[int, str] = {}
+    for entry in entries:
+        if entry.kind == "child" and entry.ref is None:
+            waiting[entry.seq] = f"{run_id}.{entry.seq}"
         elif entry.ref is not None:
             waiting.pop(entry.ref, None)
     return list(waiting.values())

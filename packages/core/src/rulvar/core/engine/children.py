@@ -1,0 +1,155 @@
+"""Performing a child: a run of its own, begun by a parent and answered in its journal.
+
+Its id is ``<parent>.<dispatch seq>``, and its dispatch is journalled under the parent's lease
+before it exists. It has a journal, a row and a lease of its own; what it came to is copied
+into the parent's journal as the answer to the dispatch. While it lives here its segment is
+the parent's to end: a parent that is superseded, stopped or suspended lets it go, one that is
+cancelled cancels it. Workers adopt a child only when its parent is over (`sweep`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from rulvar.core.checks import check_run_id
+from rulvar.core.engine.outcome import Failure
+from rulvar.core.engine.replay import Answered
+from rulvar.core.engine.scope import unwrap
+from rulvar.core.errors import (
+    ConfigError,
+    LeaseHeldError,
+    RulvarError,
+    RunCancelledError,
+    StoreBusyError,
+    SupersededError,
+)
+from rulvar.core.wire import parse_time
+
+if TYPE_CHECKING:
+    from rulvar.core.engine.outcome import RunOutcome
+    from rulvar.core.engine.scope import Scope
+    from rulvar.core.engine.segment import Segment
+    from rulvar.core.engine.workflow import Workflow
+    from rulvar.core.journal import JournalEntry
+
+__all__ = ["check_parent", "child"]
+
+_POLL_SECONDS = 0.25
+"""How often a parked parent looks at its child's row while other strands keep it alive."""
+
+
+def check_parent(run_id: str) -> None:
+    """Refuse a parent whose id leaves no room for its children's. Raises `ConfigError`."""
+    try:
+        check_run_id(f"{run_id}.{2**53 - 1}")
+    except ConfigError as error:
+        message = (
+            f"run {run_id!r} cannot have children: the id of a child is its parent's and a "
+            "number, at most 200 code points together; start the parent under a shorter run_id"
+        )
+        raise ConfigError(message) from error
+
+
+async def child(
+    scope: Scope, name: str, workflow: Workflow, args: object, *, args_provided: bool
+) -> object:
+    """Return what the journal has, or run the child to its end; see `Context.child`."""
+    segment = scope.segment
+    opened = await scope.open("child", name, value={"workflow": workflow.name})
+    if isinstance(opened, Answered):
+        return unwrap(opened.answer, segment.run_id)
+    opening = opened.entry
+    child_id = f"{segment.run_id}.{opening.seq}"
+    segment.tell("child.started", name=name, detail=child_id)
+    while True:
+        outcome = await _execute(segment, child_id, workflow, args, args_provided=args_provided)
+        if outcome is not None and outcome.status not in {"suspended", "running"}:
+            break
+        await _wait_for_change(segment, opening, child_id, outcome)
+    failure = _failure(outcome, name, child_id)
+    answer = await scope.answer(opening, outcome.value, failure=failure)
+    segment.tell("child.finished", name=name, detail=answer.status)
+    return unwrap(answer, segment.run_id)
+
+
+async def _execute(
+    segment: Segment, child_id: str, workflow: Workflow, args: object, *, args_provided: bool
+) -> RunOutcome | None:
+    """Run one segment of the child; None when somebody else has it just now.
+
+    What is wrong with the stores is no outcome of the child: it ends the parent's segment,
+    and both can be resumed.
+    """
+    try:
+        handle = segment.parts.launch(
+            child_id, workflow, args, args_provided=args_provided, parent=segment.run_id
+        )
+    except LeaseHeldError:
+        return None
+    segment.children[child_id] = handle
+    try:
+        return await handle.result()
+    except asyncio.CancelledError:
+        await handle.wait()  # the segment has ended, and has told the child to end
+        raise
+    except (LeaseHeldError, SupersededError, StoreBusyError):
+        return None
+    except RulvarError as error:
+        segment.fail(error)
+        await segment.loop.create_future()  # cancelled with the body
+        raise
+    finally:
+        segment.children.pop(child_id, None)
+
+
+async def _wait_for_change(
+    segment: Segment, opening: JournalEntry, child_id: str, outcome: RunOutcome | None
+) -> None:
+    """Wait until the child is worth another segment; a suspended child parks this strand."""
+    if outcome is None:
+        await asyncio.sleep(_POLL_SECONDS)  # held by somebody: a predecessor's, perhaps
+        return
+    segment.waits[opening.seq] = outcome.wake_at
+    segment.strand_rests()
+    try:
+        due = False
+        while not due:
+            # The row may be written by any process: there is nothing to wait on but time.
+            await asyncio.sleep(_POLL_SECONDS)
+            due = await segment.store.call(lambda: _is_due(segment, child_id))
+    finally:
+        segment.strand_begins()
+        del segment.waits[opening.seq]
+
+
+def _is_due(segment: Segment, child_id: str) -> bool:
+    meta = segment.parts.reads.meta(child_id)
+    if meta is None or meta.status != "suspended":
+        return True
+    return meta.wake_at is not None and parse_time(meta.wake_at) <= segment.parts.clock.now_ms()
+
+
+def _failure(outcome: RunOutcome, name: str, child_id: str) -> Failure | None:
+    if outcome.status == "ok":
+        return None
+    if outcome.status == "cancelled":
+        return Failure(
+            code="step-failed",
+            message=f"child {name!r} (run {child_id!r}) was cancelled",
+            error_type=RunCancelledError.__name__,
+            step=name,
+        )
+    if outcome.error is not None:
+        return Failure(
+            code="step-failed",
+            message=f"child {name!r} (run {child_id!r}) failed: {outcome.error.message}",
+            error_type=outcome.error.error_type,
+            step=name,
+        )
+    return Failure(
+        code="step-failed",
+        message=f"child {name!r} (run {child_id!r}) ended as {outcome.status}",
+        error_type=outcome.status,
+        step=name,
+    )
