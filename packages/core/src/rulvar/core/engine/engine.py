@@ -34,6 +34,7 @@ from rulvar.core.engine.loops import on_loop
 from rulvar.core.engine.ownership import BorrowedRun
 from rulvar.core.engine.parts import Parts
 from rulvar.core.engine.reads import Reads
+from rulvar.core.engine.retention import apply_retention, prune
 from rulvar.core.engine.segment import CURRENT
 from rulvar.core.engine.surfaces import LeaseCalls, Surfaces
 from rulvar.core.engine.workflow import NOT_GIVEN, check_workflow
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.events import Event
     from rulvar.core.engine.outcome import RunOutcome
     from rulvar.core.engine.ownership import Ownership
+    from rulvar.core.engine.retention import PruneReport, RetentionPolicy, RetentionReport
     from rulvar.core.engine.segment import Segment
     from rulvar.core.engine.workflow import Workflow
     from rulvar.core.ids import IdSource
@@ -297,6 +299,30 @@ class Engine:
         if lease is None and run_id in self._live:
             raise self._held(run_id)
         await self._briefly(run_id, lease, control_calls.delete)
+
+    async def prune_run(self, run_id: str, *, lease: Lease | None = None) -> PruneReport:
+        """Delete the checkpoints and summaries that completed calls of a run no longer need.
+
+        Exact references only. ``lease`` is the caller's own; without one a brief lease is
+        taken. Raises `LeaseHeldError` (``held``) while somebody has the run, `ConfigError`
+        for one that never began, `JournalCompatibilityError` for another generation's.
+        """
+        check_run_id(run_id)
+        if lease is None and run_id in self._live:
+            raise self._held(run_id)
+        return await self._briefly(run_id, lease, prune)
+
+    async def apply_retention(
+        self, policy: RetentionPolicy, *, dry_run: bool = False
+    ) -> RetentionReport:
+        """Delete the terminal runs that ``policy`` no longer keeps, each under a brief lease.
+
+        With ``dry_run`` nothing is changed and the report says what would be. Raises store
+        errors of the listing.
+        """
+        return await self._parts.bridge.call(
+            partial(apply_retention, self._parts, policy, dry_run=dry_run)
+        )
 
     # --- inside -------------------------------------------------------------------------------
 

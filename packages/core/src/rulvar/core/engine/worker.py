@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.engine import Engine
     from rulvar.core.engine.handle import RunHandle
     from rulvar.core.engine.outcome import RunOutcome
+    from rulvar.core.engine.retention import RetentionPolicy
 
 __all__ = ["Worker", "WorkerReport", "WorkerResult"]
 
@@ -44,7 +47,8 @@ class WorkerReport:
 
     ``outcomes`` counts segments by the status they ended with (``running``: let go when the
     worker stopped); ``held`` runs that somebody else took first; ``superseded`` segments
-    that lost their run; ``broken`` the runs that were set aside, with their errors.
+    that lost their run; ``retained`` the runs that retention has deleted; ``broken`` the runs
+    that were set aside, with their errors.
     """
 
     sweeps: int = 0
@@ -52,6 +56,7 @@ class WorkerReport:
     held: int = 0
     superseded: int = 0
     busy: int = 0
+    retained: int = 0
     broken: dict[str, str] = field(default_factory=dict)
 
 
@@ -59,7 +64,8 @@ class Worker:
     """Sweeps running and suspended runs, acquires, resumes, renews and releases.
 
     ``concurrency`` is how many runs it has at a time, ``poll_interval_ms`` how long it waits
-    between two sweeps that found nothing; ``on_result`` is told about every segment. A
+    between two sweeps that found nothing; ``on_result`` is told about every segment.
+    ``retention`` is applied at the start and then every ``retention_interval_ms``. A
     broken run is set aside until its row changes. Raises `ConfigError` for numbers that
     cannot work.
     """
@@ -70,13 +76,19 @@ class Worker:
         *,
         concurrency: int = 4,
         poll_interval_ms: int = 500,
+        retention: RetentionPolicy | None = None,
+        retention_interval_ms: int = 60_000,
         on_result: Callable[[WorkerResult], None] | None = None,
     ) -> None:
+        check_integer("retention_interval_ms", retention_interval_ms, 1, MAX_INTEGER)
         check_integer("concurrency", concurrency, 1, MAX_INTEGER)
         check_integer("poll_interval_ms", poll_interval_ms, 1, MAX_INTEGER)
         self._engine = engine
         self._concurrency = concurrency
         self._poll_seconds = poll_interval_ms / 1000
+        self._retention = retention
+        self._retention_seconds = retention_interval_ms / 1000
+        self._retained_at = -math.inf
         self._on_result = on_result
         parts = engine.parts
         self._sweeper = Sweeper(parts.reads, parts.clock, engine.workflows.keys())
@@ -103,6 +115,7 @@ class Worker:
         """
         try:
             while not self._stop.is_set():
+                await self._retain()
                 found = await self._sweep()
                 if until_idle and not found and not self._running:
                     break
@@ -136,6 +149,22 @@ class Worker:
             self._running[task] = handle
             task.add_done_callback(self._running.pop)
         return begun
+
+    async def _retain(self) -> None:
+        """Apply the retention policy, now and then; what goes wrong is reported and kept."""
+        now = time.monotonic()
+        if self._retention is None or now - self._retained_at < self._retention_seconds:
+            return
+        self._retained_at = now
+        try:
+            report = await self._engine.apply_retention(self._retention)
+        except StoreBusyError as error:
+            self._report.busy += 1
+            _log.warning("retention found the store busy: %s", error)
+            return
+        self._report.retained += len(report.deleted)
+        for run_id, reason in report.kept.items():
+            _log.info("retention kept run %r: %s", run_id, reason)
 
     async def _wait(self, found: int) -> None:
         """Wait for a run to end, for the next sweep to be due, or for the stop."""

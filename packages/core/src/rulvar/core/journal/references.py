@@ -1,15 +1,18 @@
 """Which blobs a journal refers to: the one account, for the audit and for pruning.
 
-============================== ============================================ ========
-blob                           referred to by                               required
-============================== ============================================ ========
-what ``run_start`` names       ``run_start``                                yes
-``<run>/ckpt/<seq>``           a ``turns`` call that is not answered        no
-``<run>/summary/<seq>/<n>``    the same: its checkpoint may name any        no
-``<run>/summary/<seq>/<n>``    the answer of a ``turns`` call, by name      yes
-what a ``worktree`` returned   the answer of a ``worktree`` call, by name   yes
-============================== ============================================ ========
+============================== ============================================ ======== ======
+blob                           referred to by                               required needed
+============================== ============================================ ======== ======
+what ``run_start`` names       ``run_start``                                yes      yes
+``<run>/ckpt/<seq>``           a ``turns`` call that may go on from it      no       yes
+``<run>/summary/<seq>/<n>``    the same: its checkpoint may name any        no       yes
+``<run>/ckpt/<seq>``           a ``turns`` call that is complete            no       no
+``<run>/summary/<seq>/<n>``    the answer of a complete one, by name        no       no
+what a ``worktree`` returned   the answer of a ``worktree`` call, by name   yes      yes
+============================== ============================================ ======== ======
 
+A ``turns`` call may go on while it is not answered, and after it has failed: a retry begins
+at its checkpoint. What is not needed any more is what pruning deletes, and nothing else.
 A reference that is not required may be absent: a loop that crashed in its first turn has no
 checkpoint. Refs are compared whole, never by prefix.
 """
@@ -34,12 +37,16 @@ _SUMMARY = re.compile(r"summary/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)\Z", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobReference:
-    """One blob that a journal refers to, and the seq of the entry that does."""
+    """One blob that a journal refers to, and the seq of the entry that does.
+
+    One that is ``required`` must be there; one that is not ``needed`` may be pruned.
+    """
 
     ref: str
     what: Literal["source", "checkpoint", "summary", "patch"]
     seq: int
     required: bool
+    needed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +54,16 @@ class BlobReferences:
     """Every blob that a journal refers to.
 
     ``named`` are the references by ref. ``unanswered`` are the seqs of the ``turns`` calls
-    that go on from a checkpoint, whose summaries only the checkpoint can name.
+    that may go on from a checkpoint, whose summaries only the checkpoint can name.
     """
 
     run_id: str
     named: Mapping[str, BlobReference] = field(default_factory=dict)
     unanswered: frozenset[int] = frozenset()
+
+    def prunable(self) -> list[str]:
+        """Return the exact refs that completed calls no longer need, in their order."""
+        return [reference.ref for reference in self.named.values() if not reference.needed]
 
     def keeps(self, ref: str) -> bool:
         """Whether the run still needs the blob, or may need it."""
@@ -68,22 +79,30 @@ def referenced_blobs(run_id: str, entries: Iterable[JournalEntry]) -> BlobRefere
 
     Only a journal inside the hash version window tells: another engine has its own refs.
     """
-    turns: dict[int, JournalEntry] = {}
+    unanswered: set[int] = set()
+    complete: set[int] = set()
     found: list[BlobReference] = []
     for entry in entries:
         if entry.kind == "turns" and entry.ref is None:
-            turns[entry.seq] = entry
-        elif entry.ref in turns:
-            del turns[entry.ref]
+            unanswered.add(entry.seq)
+        elif entry.ref in unanswered and entry.status != "error":
+            unanswered.discard(entry.ref)
+            complete.add(entry.ref)
         found.extend(_named_by(entry))
     found.extend(
-        BlobReference(ref=f"{run_id}/ckpt/{seq}", what="checkpoint", seq=seq, required=False)
-        for seq in turns
+        BlobReference(
+            ref=f"{run_id}/ckpt/{seq}",
+            what="checkpoint",
+            seq=seq,
+            required=False,
+            needed=seq in unanswered,
+        )
+        for seq in sorted(unanswered | complete)
     )
     return BlobReferences(
         run_id=run_id,
         named={reference.ref: reference for reference in found},
-        unanswered=frozenset(turns),
+        unanswered=frozenset(unanswered),
     )
 
 
@@ -104,4 +123,5 @@ def _named_by(entry: JournalEntry) -> Iterator[BlobReference]:
         return
     for ref in refs:
         if isinstance(ref, str):
-            yield BlobReference(ref=ref, what=what, seq=entry.seq, required=True)
+            kept = what != "summary"
+            yield BlobReference(ref=ref, what=what, seq=entry.seq, required=kept, needed=kept)
