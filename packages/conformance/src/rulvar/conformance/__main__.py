@@ -1,0 +1,70 @@
+"""``python -m rulvar.conformance URL``: certify a registered store, with nothing else installed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from rulvar.conformance.catalogue import chosen
+from rulvar.conformance.clauses import Level, Reach
+from rulvar.conformance.doors import Order, list_clauses, run_order, show_progress
+from rulvar.core.errors import RulvarError
+
+__all__ = ["main"]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m rulvar.conformance",
+        description="Certify the store at a URL; 0: conformant, 1: not, 2: it could not begin.",
+    )
+    parser.add_argument("url", nargs="?", help="as in acme:///runs.db; @tmp@ is a new folder")
+    parser.add_argument("--list", action="store_true", help="show the clauses and leave")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="ID", help="a clause, or 'A5*'; repeatable"
+    )
+    parser.add_argument(
+        "--level", action="append", default=[], choices=list(Level), help="what is claimed"
+    )
+    parser.add_argument("--reach", choices=list(Reach), help="how far the state reaches")
+    parser.add_argument("--seed", type=int, help="make the random choices again")
+    parser.add_argument("--json", action="store_true", help="print the certificate as JSON")
+    parser.add_argument("--certificate", metavar="FILE", help="write the certificate there too")
+    parser.add_argument("--badge", metavar="FILE", help="write a badge file")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    try:
+        if given.list:
+            _print(list_clauses(given.only))
+            return 0
+        if given.url is None:
+            parser.error("a store's URL is missing, as in acme:///runs.db")
+        order = Order(
+            given.url,
+            level=given.level,
+            only=given.only,
+            seed=given.seed,
+            reach=given.reach,
+            json=given.json,
+            certificate=given.certificate,
+            badge=given.badge,
+        )
+        total = len(chosen(given.only or None))
+        return 0 if run_order(order, write=_print, progress=show_progress(total)) else 1
+    except RulvarError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+
+
+def _print(text: str) -> None:
+    encoding = sys.stdout.encoding or "ascii"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

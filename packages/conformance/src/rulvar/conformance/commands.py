@@ -1,0 +1,75 @@
+"""``rulvar certify``: what the entry point of the group ``rulvar.commands`` names."""
+
+from __future__ import annotations
+
+import click
+
+from rulvar.conformance.catalogue import chosen
+from rulvar.conformance.clauses import Level, Reach
+from rulvar.conformance.doors import Order, list_clauses, run_order, show_progress
+
+__all__ = ["certify"]
+
+
+@click.command("certify")
+@click.argument("url", required=False)
+@click.option("--list", "listing", is_flag=True, help="Show the clauses and leave.")
+@click.option("--only", multiple=True, metavar="ID", help="A clause, or 'A5*'; repeatable.")
+@click.option(
+    "--level",
+    multiple=True,
+    type=click.Choice([str(level) for level in Level]),
+    help="What is claimed; what the store declares by default.",
+)
+@click.option(
+    "--reach",
+    type=click.Choice([str(reach) for reach in Reach]),
+    help="How far the store's state reaches; taken from the URL by default.",
+)
+@click.option("--seed", type=int, help="Make the random choices again.")
+@click.option("--certificate", metavar="FILE", help="Write the certificate (JSON) there too.")
+@click.option("--badge", metavar="FILE", help="Write a badge file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
+@click.pass_context
+def certify(
+    context: click.Context,
+    url: str | None,
+    listing: bool,
+    only: tuple[str, ...],
+    level: tuple[str, ...],
+    reach: str | None,
+    seed: int | None,
+    certificate: str | None,
+    badge: str | None,
+    as_json: bool,
+) -> None:
+    """Try the store at URL against every clause of the contract.
+
+    Leaves with 0 only when every MUST of what the store claims was tried and passed. A
+    relative path, and @tmp@, are put into a new folder for every clause.
+
+    \b
+    Examples:
+      rulvar certify acme:///runs.db
+      rulvar certify --list
+      rulvar certify acme:///runs.db --only 'F-append*' --seed 7
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    if listing:
+        click.echo(list_clauses(only))
+        return
+    if url is None:
+        message = "a store's URL is missing, as in acme:///runs.db"
+        raise click.UsageError(message, context)
+    order = Order(
+        url,
+        level=level,
+        only=only,
+        seed=seed,
+        reach=reach,
+        json=as_json,
+        certificate=certificate,
+        badge=badge,
+    )
+    progress = show_progress(len(chosen(only or None)))
+    if not run_order(order, write=click.echo, progress=progress):
+        context.exit(1)
