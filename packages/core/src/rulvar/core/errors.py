@@ -321,9 +321,9 @@ class SupersededError(RunError):
         holder_epoch: int | None = None,
     ) -> None:
         if message is None:
-            by = f" by {holder!r} under epoch {holder_epoch}" if holder is not None else ""
+            to = f" to {holder!r} under epoch {holder_epoch}" if holder is not None else ""
             message = (
-                f"run {run_id!r}: this segment (epoch {epoch}) lost the run{by} ({reason}) and "
+                f"run {run_id!r}: this segment (epoch {epoch}) lost the run{to} ({reason}) and "
                 "has stopped; the run goes on with its present owner: nothing to do here"
             )
         super().__init__(message, run_id=run_id)
