@@ -263,24 +263,12 @@ def _begin(parts: Parts, door: Door, wish: StartNew | Resume, state: RunState) -
             hash_version_high=HASH_VERSION,
         )
     )
-    facts: dict[str, object] = {
-        "decisionType": "run_start",
-        "workflow": workflow.name,
-        "workflowHash": workflow.hash,
-        "workflowSourceRef": source_ref,
-        "genesis": genesis,
-        "argsProvided": wish.args_provided,
-    }
-    if wish.parent_run_id is not None:
-        facts["parentRunId"] = wish.parent_run_id
-    if wish.args_provided:
-        facts |= {"args": wish.args, "argsHash": args_hash}
     entry = door.append(
         JournalEntry(
             seq=0,
             kind="decision",
             status="ok",
-            value=facts,
+            value=_start_facts(wish, genesis, source_ref, args_hash),
             started_at=now,
             ended_at=now,
         )
@@ -295,6 +283,25 @@ def _begin(parts: Parts, door: Door, wish: StartNew | Resume, state: RunState) -
         grown=False,
         resumed=False,
     )
+
+
+def _start_facts(
+    wish: StartNew, genesis: str, source_ref: str, args_hash: str | None
+) -> dict[str, object]:
+    """Return what ``run_start`` says: everything that another worker needs to go on."""
+    facts: dict[str, object] = {
+        "decisionType": "run_start",
+        "workflow": wish.workflow.name,
+        "workflowHash": wish.workflow.hash,
+        "workflowSourceRef": source_ref,
+        "genesis": genesis,
+        "argsProvided": wish.args_provided,
+    }
+    if wish.parent_run_id is not None:
+        facts["parentRunId"] = wish.parent_run_id
+    if wish.args_provided:
+        facts |= {"args": wish.args, "argsHash": args_hash}
+    return facts
 
 
 def _row_from(start: Start, run_id: str) -> RunMeta:
