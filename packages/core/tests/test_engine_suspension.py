@@ -1,0 +1,325 @@
+"""A run suspends when only the outside can move it, and whatever moves it is not lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rulvar.core.engine import Engine, workflow
+from rulvar.core.errors import InvalidResolutionError, StepFailedError, StoreBusyError
+from rulvar.core.journal import read_journal
+from rulvar.core.stores import Stores
+from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rulvar.core.engine import Context, RunOutcome
+    from rulvar.core.testing import StoreCall
+
+
+class Bench:
+    """``parked`` counts the suspensions that have been journalled."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = ReferenceStore(clock=self.clock)
+        self.parked = threading.Semaphore(0)
+        self.stores = WatchedStores(
+            Stores(self.store, self.store.transcripts()), around=self.around
+        )
+
+    def around(self, call: StoreCall, perform: Callable[[], object]) -> object:
+        result = perform()
+        if b'"status":"suspended"' in call.payload:
+            self.parked.release()
+        return result
+
+    async def until_parked(self, times: int = 1) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(times):
+            assert await loop.run_in_executor(None, self.parked.acquire, True, 10)
+
+
+@workflow
+async def waits(ctx: Context) -> object:
+    return await ctx.await_external("k")
+
+
+@workflow
+async def waits_a_while(ctx: Context) -> object:
+    return await ctx.await_external("k", timeout_ms=5_000)
+
+
+def test_a_live_run_is_woken_by_its_resolution() -> None:
+    bench = Bench()
+
+    async def main() -> RunOutcome:
+        async with Engine(
+            bench.stores, [waits_a_while], clock=bench.clock, linger_ms=9_000
+        ) as engine:
+            handle = engine.start(waits_a_while, run_id="r")
+            await bench.until_parked()
+            await engine.resolve("r", "k", {"by": "me"})
+            return await handle.result()
+
+    outcome = asyncio.run(main())
+    assert (outcome.value, outcome.segment) == ({"by": "me"}, 1)
+
+
+def test_a_resolution_of_a_suspended_run_waits_for_its_resume() -> None:
+    bench = Bench()
+
+    async def main() -> RunOutcome:
+        async with Engine(bench.stores, [waits], clock=bench.clock) as engine:
+            outcome = await engine.run(waits, run_id="r")
+            assert outcome.status == "suspended"
+            assert [(w.kind, w.key) for w in outcome.waiting_for] == [("external", "k")]
+            assert bench.store.list_leases(None, 1) == []
+            await engine.resolve("r", "k", 1)
+            row = bench.store.get_meta("r")
+            assert row is not None
+            assert row.wake_at is not None, "a worker shall look at it now"
+            with pytest.raises(InvalidResolutionError):
+                await engine.resolve("r", "k", 2)
+            with pytest.raises(InvalidResolutionError):
+                await engine.resolve("r", "other", 2)
+            return await engine.resume("r")
+
+    assert asyncio.run(main()).value == 1
+
+
+def test_a_late_answer_is_refused_everywhere() -> None:
+    bench = Bench()
+
+    async def main() -> None:
+        async with Engine(
+            bench.stores, [waits_a_while], clock=bench.clock, linger_ms=9_000
+        ) as engine:
+            handle = engine.start(waits_a_while, run_id="r")
+            await bench.until_parked()
+            answers = await asyncio.gather(
+                *(engine.resolve("r", "k", n) for n in range(5)), return_exceptions=True
+            )
+            refused = [a for a in answers if isinstance(a, InvalidResolutionError)]
+            assert len(refused) == 4
+            assert (await handle.result()).value == answers.index(None)
+            with pytest.raises(InvalidResolutionError):
+                await engine.resolve("r", "k", "later still")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("default", [True, False])
+def test_a_deadline_that_passes_gives_the_default_or_fails(live: bool, default: bool) -> None:
+    bench = Bench()
+
+    @workflow
+    async def deadline(ctx: Context) -> object:
+        try:
+            if default:
+                return await ctx.await_external("k", timeout_ms=50, default=[1])
+            return await ctx.await_external("k", timeout_ms=50)
+        except StepFailedError as error:
+            return error.error_type
+
+    async def main() -> RunOutcome:
+        linger = 1_000 if live else 0
+        async with Engine(bench.stores, [deadline], clock=bench.clock, linger_ms=linger) as engine:
+            handle = engine.start(deadline, run_id="r")
+            await bench.until_parked()
+            if live:
+                bench.clock.advance(50)
+                return await handle.result()
+            outcome = await handle.result()
+            assert outcome.status == "suspended"
+            assert outcome.wake_at is not None
+            bench.clock.advance(50)
+            return await engine.resume("r")
+
+    assert asyncio.run(main()).value == ([1] if default else "TimeoutError")
+
+
+def test_a_sleep_lasts_across_restarts() -> None:
+    bench = Bench()
+
+    @workflow
+    async def sleeps(ctx: Context) -> str:
+        await ctx.sleep(60_000)
+        return "awake"
+
+    async def main() -> list[str]:
+        async with Engine(bench.stores, [sleeps], clock=bench.clock) as engine:
+            seen = [(await engine.run(sleeps, run_id="r")).status]
+            for _ in range(3):
+                bench.clock.advance(20_000)
+                seen.append((await engine.resume("r")).status)
+            return seen
+
+    assert asyncio.run(main()) == ["suspended", "suspended", "suspended", "ok"]
+    row = bench.store.get_meta("r")
+    assert row is not None
+    assert row.wake_at is None
+
+
+def test_a_run_does_not_suspend_beside_a_branch_that_still_works() -> None:
+    bench = Bench()
+    release = threading.Event()
+
+    @workflow
+    async def body(ctx: Context) -> object:
+        async def parks(inner: Context) -> object:
+            return await inner.await_external("k")
+
+        async def works(inner: Context) -> list[object]:
+            async def leaf(deep: Context) -> object:
+                return await deep.step("slow", release.wait, 10)
+
+            await inner.parallel("deep", [leaf])
+            return [await inner.step(name, str.upper, name) for name in ("a", "b")]
+
+        return await ctx.parallel("p", [parks, works])
+
+    async def main() -> RunOutcome:
+        async with Engine(bench.stores, [body], clock=bench.clock, linger_ms=0) as engine:
+            handle = engine.start(body, run_id="r")
+            await bench.until_parked()
+            assert not handle.done
+            release.set()
+            return await handle.result()
+
+    outcome = asyncio.run(main())
+    assert (outcome.status, outcome.executed) == ("suspended", 3), "it worked to the end first"
+
+
+def test_a_branch_that_waits_for_its_place_does_not_keep_a_run_awake() -> None:
+    bench = Bench()
+
+    @workflow
+    async def body(ctx: Context) -> object:
+        async def parks(inner: Context) -> object:
+            return await inner.await_external("k")
+
+        return await ctx.parallel("p", [parks, parks, parks], limit=1)
+
+    async def main() -> object:
+        async with Engine(bench.stores, [body], clock=bench.clock) as engine:
+            assert (await engine.run(body, run_id="r")).status == "suspended"
+            for n in range(3):
+                await engine.resolve("r", "k", n)
+                outcome = await engine.resume("r")
+            return outcome.value
+
+    assert asyncio.run(main()) == [0, 1, 2]
+
+
+def test_an_answer_on_its_way_keeps_the_run_from_suspending_over_it() -> None:
+    """The answer hangs in the store while the last branch that works comes to its end."""
+    bench = Bench()
+    in_store, go_on = threading.Event(), threading.Event()
+    leave = asyncio.Event()
+
+    @workflow
+    async def body(ctx: Context) -> object:
+        async def parks(inner: Context) -> object:
+            return await inner.await_external("k")
+
+        async def works(_inner: Context) -> str:
+            await leave.wait()  # no call of ours: it ends without an append
+            return "left"
+
+        return await ctx.parallel("p", [parks, works])
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        if b'"kind":"resolution"' in call.payload:
+            in_store.set()
+            assert go_on.wait(10)
+        return bench.around(call, perform)
+
+    bench.stores.around = around
+
+    async def main() -> RunOutcome:
+        async with Engine(bench.stores, [body], clock=bench.clock, linger_ms=0) as engine:
+            handle = engine.start(body, run_id="r")
+            await bench.until_parked()
+            answer = asyncio.create_task(engine.resolve("r", "k", 7))
+            assert await asyncio.get_running_loop().run_in_executor(None, in_store.wait, 10)
+            leave.set()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            go_on.set()
+            await answer
+            return await handle.result()
+
+    outcome = asyncio.run(main())
+    assert (outcome.status, outcome.value) == ("ok", [7, "left"])
+
+
+def test_a_deadline_that_the_body_has_given_up_on_wakes_nobody() -> None:
+    bench = Bench()
+
+    @workflow
+    async def body(ctx: Context) -> object:
+        try:
+            async with asyncio.timeout(0.01):
+                await ctx.await_external("given up", timeout_ms=500)
+        except TimeoutError:
+            return await ctx.await_external("k")
+        return None
+
+    async def main() -> RunOutcome:
+        async with Engine(bench.stores, [body], clock=bench.clock, linger_ms=1_000) as engine:
+            return await asyncio.wait_for(engine.run(body, run_id="r"), 5)
+
+    outcome = asyncio.run(main())
+    assert (outcome.status, outcome.wake_at) == ("suspended", None)
+
+
+def test_what_was_resolved_stands_though_the_brief_lease_is_not_given_back() -> None:
+    bench = Bench()
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        if call.method == "release" and b'"kind":"resolution"' in bench.stores.calls[-3].payload:
+            message = "busy"
+            raise StoreBusyError(message)
+        return bench.around(call, perform)
+
+    bench.stores.around = around
+
+    async def main() -> RunOutcome:
+        async with Engine(bench.stores, [waits], clock=bench.clock) as engine:
+            await engine.run(waits, run_id="r")
+            await engine.resolve("r", "k", 1)
+            bench.clock.advance(bench.store.lease_ttl_ms)
+            return await engine.resume("r")
+
+    assert asyncio.run(main()).value == 1
+    answers = [e for e in read_journal("r", bench.store.load("r")) if e.kind == "resolution"]
+    assert len(answers) == 1
+
+
+def test_a_run_that_never_began_says_so() -> None:
+    bench = Bench()
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        if call.method == "append":
+            message = "the process dies before run_start"
+            raise RuntimeError(message)
+        return perform()
+
+    async def main() -> None:
+        async with Engine(bench.stores, [waits], clock=bench.clock) as engine:
+            bench.stores.around = around
+            with pytest.raises(RuntimeError):
+                await engine.run(waits, run_id="r")
+            bench.stores.around = bench.around
+            for missing in ("r", "never heard of"):
+                with pytest.raises(Exception, match="start it with run"):
+                    await engine.resume(missing)
+            assert (await engine.run(waits, run_id="r")).status == "suspended"
+
+    asyncio.run(main())
