@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -48,22 +49,22 @@ class RunHandle:
         self._task = self._loop.create_task(
             self._drive(wish, take), name=f"rulvar-segment:{run_id}"
         )
-        self._task.add_done_callback(lambda _task: on_end(self))
+        # What other loops wait on; running, so that nobody who waits can cancel it.
+        self._over: Future[RunOutcome] = Future()
+        self._over.set_running_or_notify_cancel()
+        self._task.add_done_callback(lambda task: self._ended(task, on_end))
 
     @property
     def done(self) -> bool:
         """Whether the segment is over and its lease given back."""
-        return self._task.done()
+        return self._over.done()
 
     async def result(self) -> RunOutcome:
-        """Wait for the segment's end; cancelling the wait leaves the run alone.
+        """Wait for the segment's end, on any loop; cancelling the wait leaves the run alone.
 
         Raises as `Engine.run` does.
         """
-        return await on_loop(self._loop, self._shielded())
-
-    async def _shielded(self) -> RunOutcome:
-        return await asyncio.shield(self._task)
+        return await asyncio.wrap_future(self._over)
 
     async def result_or_let_go(self) -> RunOutcome:
         """Wait for the segment's end; cancelling the wait lets the run go. Raises as `result`."""
@@ -76,12 +77,18 @@ class RunHandle:
 
     async def wait(self) -> None:
         """Wait until the segment is over, whatever it came to."""
-        await on_loop(self._loop, self._over())
+        over = asyncio.wrap_future(self._over)
+        await asyncio.wait({over})
+        over.exception()  # seen: result() tells whoever asks
 
-    async def _over(self) -> None:
-        await asyncio.wait({self._task})
-        if not self._task.cancelled():
-            self._task.exception()  # seen: result() tells whoever asks
+    def _ended(self, task: asyncio.Task[RunOutcome], on_end: Callable[[RunHandle], None]) -> None:
+        on_end(self)
+        if task.cancelled():
+            self._over.set_exception(asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            self._over.set_exception(error)
+        else:
+            self._over.set_result(task.result())
 
     async def cancel(self) -> RunOutcome:
         """End the run as ``cancelled`` and return its outcome. Raises as `result`."""
@@ -123,7 +130,7 @@ class RunHandle:
                 pass  # it ended in between: the run is resolved under a brief lease
             else:
                 return True
-        await self._over()
+        await self.wait()
         return False
 
     def _ask(self, ending: Ending) -> None:
