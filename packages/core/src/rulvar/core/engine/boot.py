@@ -144,7 +144,7 @@ def boot(parts: Parts, door: Door, wish: StartNew | Resume) -> Booted | RunOutco
     workflow = _workflow(parts, door.run_id, wish, state.start)
     _check_body(parts, door.run_id, workflow, state.start)
     workflow.check_args(provided=state.start.args_provided)
-    number = _segment_number(state)
+    number = door.segment = _segment_number(state)
     base = state.meta or _row_from(state.start, door.run_id)
     door.put_meta(
         replace(
@@ -244,6 +244,7 @@ def _begin(parts: Parts, door: Door, wish: StartNew | Resume, state: RunState) -
     now = format_time(parts.clock.now_ms())
     door.knows_genesis(genesis)
     number = (state.meta.segments or 0) + 1 if state.meta is not None else 1
+    door.segment = number
     door.put_meta(
         RunMeta(
             run_id=run_id,

@@ -76,6 +76,7 @@ class Door:
         self._in_doubt: bytes | None = None
         self._meta_in_doubt: RunMeta | None = None
         self._failure: BaseException | None = None
+        self.segment: int | None = None
         self._sealed: str | None = None
         self._appending = threading.Lock()
         self._row = threading.Lock()
@@ -179,7 +180,7 @@ class Door:
         while True:
             authority = self._ownership.authority()
             epoch = None if authority is UNLEASED else authority.epoch
-            entry = replace(draft, seq=self._next_seq, epoch=epoch)
+            entry = replace(draft, seq=self._next_seq, epoch=epoch, span_id=self._span(draft))
             record = JournalRecord(seq=entry.seq, payload=encode_entry(entry))
             self._in_doubt = record.payload
             try:
@@ -199,6 +200,12 @@ class Door:
             self._next_seq = record.seq + 1
             self._appended += 1
             return entry
+
+    def _span(self, draft: JournalEntry) -> str | None:
+        """Name the call that an entry opens or answers, and the segment that wrote it."""
+        if self.segment is None:
+            return None
+        return f"{self.segment}.{self._next_seq if draft.ref is None else draft.ref}"
 
     def _landed(self, record: JournalRecord) -> bool:
         while True:
