@@ -52,7 +52,8 @@ class StartNew:
     args: object
     name: str | None = None
     tags: tuple[str, ...] = ()
-    parent_run_id: str | None = None
+    parent: tuple[str, str] | None = None
+    """The run that this one is a child of, and that run's genesis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +181,12 @@ def _segment_number(state: RunState) -> int:
 
 
 def _check_same(run_id: str, wish: StartNew, start: Start) -> None:
+    if wish.parent is not None and wish.parent != (start.parent_run_id, start.parent_genesis):
+        message = (
+            f"run {run_id!r} exists and is no child of this run {wish.parent[0]!r}, but of an "
+            "earlier one of the same id, or of none: delete it, then resume its parent"
+        )
+        raise ConfigError(message)
     if wish.workflow.name != start.workflow:
         message = (
             f"run {run_id!r} exists and is of workflow {start.workflow!r}, not "
@@ -259,7 +266,7 @@ def _begin(parts: Parts, door: Door, wish: StartNew | Resume, state: RunState) -
             genesis=genesis,
             args_provided=wish.args_provided,
             args_hash=args_hash,
-            parent_run_id=wish.parent_run_id,
+            parent_run_id=None if wish.parent is None else wish.parent[0],
             hash_version_low=HASH_VERSION,
             hash_version_high=HASH_VERSION,
         )
@@ -298,8 +305,8 @@ def _start_facts(
         "genesis": genesis,
         "argsProvided": wish.args_provided,
     }
-    if wish.parent_run_id is not None:
-        facts["parentRunId"] = wish.parent_run_id
+    if wish.parent is not None:
+        facts["parentRunId"], facts["parentGenesis"] = wish.parent
     if wish.args_provided:
         facts |= {"args": wish.args, "argsHash": args_hash}
     return facts

@@ -19,7 +19,6 @@ from rulvar.core.engine.scope import unwrap
 from rulvar.core.errors import (
     ConfigError,
     LeaseHeldError,
-    RulvarError,
     RunCancelledError,
     StoreBusyError,
     SupersededError,
@@ -63,6 +62,7 @@ async def child(
     child_id = f"{segment.run_id}.{opening.seq}"
     segment.tell("child.started", name=name, detail=child_id)
     while True:
+        await segment.boundary()
         outcome = await _execute(segment, child_id, workflow, args, args_provided=args_provided)
         if outcome is not None and outcome.status not in {"suspended", "running"}:
             break
@@ -83,7 +83,11 @@ async def _execute(
     """
     try:
         handle = segment.parts.launch(
-            child_id, workflow, args, args_provided=args_provided, parent=segment.run_id
+            child_id,
+            workflow,
+            args,
+            args_provided=args_provided,
+            parent=(segment.run_id, segment.genesis),
         )
     except LeaseHeldError:
         return None
@@ -91,11 +95,12 @@ async def _execute(
     try:
         return await handle.result()
     except asyncio.CancelledError:
-        await handle.wait()  # the segment has ended, and has told the child to end
+        handle.let_go()  # the segment has ended, or the body has given this call up
+        await handle.wait()
         raise
     except (LeaseHeldError, SupersededError, StoreBusyError):
         return None
-    except RulvarError as error:
+    except Exception as error:
         segment.fail(error)
         await segment.loop.create_future()  # cancelled with the body
         raise

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 from rulvar.core.engine.boot import read_run
 from rulvar.core.engine.outcome import Failure, RunOutcome
 from rulvar.core.engine.ownership import OwnedRun
+from rulvar.core.engine.segment import child_is_live
 from rulvar.core.errors import (
     ConfigError,
     InvalidResolutionError,
-    LeaseHeldError,
     StoreCorruptError,
     StoreError,
 )
@@ -26,6 +26,7 @@ from rulvar.core.journal import (
     open_children,
     open_suspensions,
     read_journal,
+    run_start,
 )
 from rulvar.core.wire import format_time
 
@@ -105,9 +106,25 @@ def cancel_children(parts: Parts, run_id: str) -> None:
     Interrupted, a second call finishes it. Raises `LeaseHeldError` (``held``) for a child
     that another process works on.
     """
-    for child_id in open_children(run_id, read_journal(run_id, parts.reads.load(run_id))):
-        if parts.reads.load(child_id):
-            briefly(parts, partial(parts.own, child_id), cancel)
+    entries = read_journal(run_id, parts.reads.load(run_id))
+    start = run_start(entries)
+    for child_id in open_children(run_id, entries):
+        # Looked at under its lease: a predecessor may be about to begin it.
+        parent = (run_id, start.genesis if start else None)
+        briefly(parts, partial(parts.own, child_id), partial(_cancel_child, parent=parent))
+
+
+def _cancel_child(
+    parts: Parts, door: Door, ownership: Ownership, *, parent: tuple[str, str | None]
+) -> None:
+    """Cancel a child; clear away what is left of one that never began."""
+    if isinstance(ownership, OwnedRun):
+        ownership.verify = door.verify
+    state = read_run(parts, door)
+    if not state.records:
+        door.delete_run()
+    elif state.start and (state.start.parent_run_id, state.start.parent_genesis) == parent:
+        cancel(parts, door, ownership)
 
 
 def resolve(parts: Parts, door: Door, ownership: Ownership, *, key: str, value: object) -> None:
@@ -154,14 +171,20 @@ def delete(parts: Parts, door: Door, ownership: Ownership) -> None:  # noqa: ARG
 
 def check_no_live_child(parts: Parts, run_id: str) -> None:
     """Refuse to take a run away from under a child that somebody works on."""
-    for record in parts.reads.load(run_id):
-        child_id = _child_of(run_id, record)
-        if child_id is not None and parts.reads.is_live(child_id):
-            message = (
-                f"run {run_id!r} has the child {child_id!r}, which somebody works on: wait for "
-                "it, or cancel it, then delete its parent"
-            )
-            raise LeaseHeldError(message, run_id=child_id, reason="held")
+    try:
+        records = parts.reads.load(run_id)
+    except StoreCorruptError:
+        # A damaged run must be deletable too: its children tell who their parent is.
+        children = [held for held in parts.reads.live_leases() if held.startswith(f"{run_id}.")]
+        for child_id in sorted(children):
+            meta = parts.reads.meta(child_id)
+            if meta is not None and meta.parent_run_id == run_id:
+                raise child_is_live(run_id, child_id) from None
+        return
+    for record in records:
+        opened = _child_of(run_id, record)
+        if opened is not None and parts.reads.is_live(opened):
+            raise child_is_live(run_id, opened)
 
 
 def _child_of(run_id: str, record: JournalRecord) -> str | None:

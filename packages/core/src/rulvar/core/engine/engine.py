@@ -294,6 +294,9 @@ class Engine:
         check_run_id(run_id)
         inside = self._inside(run_id)
         if inside is not None and lease is None:
+            await self._parts.bridge.call(
+                partial(control_calls.check_no_live_child, self._parts, run_id)
+            )
             await on_loop(inside.loop, inside.delete())
             return
         if lease is None and run_id in self._live:
@@ -308,6 +311,7 @@ class Engine:
         for one that never began, `JournalCompatibilityError` for another generation's.
         """
         check_run_id(run_id)
+        self._inside(run_id)  # a segment that has lost its run begins nothing
         if lease is None and run_id in self._live:
             raise self._held(run_id)
         return await self._briefly(run_id, lease, prune)
@@ -320,6 +324,9 @@ class Engine:
         With ``dry_run`` nothing is changed and the report says what would be. Raises store
         errors of the listing.
         """
+        current = CURRENT.get()
+        if current is not None:
+            current.check()
         return await self._parts.bridge.call(
             partial(apply_retention, self._parts, policy, dry_run=dry_run)
         )
@@ -391,13 +398,13 @@ class Engine:
         /,
         *,
         args_provided: bool,
-        parent: str,
+        parent: tuple[str, str],
     ) -> RunHandle:
         wish = StartNew(
             workflow=self._register(workflow),
             args_provided=args_provided,
             args=args,
-            parent_run_id=parent,
+            parent=parent,
         )
         return self._launch_owned(run_id, wish, partial(self._ownership, run_id, None))
 

@@ -44,6 +44,10 @@ class ChildHandle(Protocol):
         """End it as cancelled."""
         ...
 
+    def drain(self) -> None:
+        """Let the calls under way end, then let it go."""
+        ...
+
 
 class Launch(Protocol):
     """How a segment begins a child."""
@@ -56,9 +60,12 @@ class Launch(Protocol):
         /,
         *,
         args_provided: bool,
-        parent: str,
+        parent: tuple[str, str],
     ) -> ChildHandle:
-        """Begin or resume the child. Raises `LeaseHeldError` when it lives here already."""
+        """Begin or resume the child of ``parent``, a run id and that run's genesis.
+
+        Raises `LeaseHeldError` when it lives here already.
+        """
         ...
 
 

@@ -103,9 +103,9 @@ def prune(parts: Parts, door: Door, ownership: Ownership) -> PruneReport:
 def apply_retention(parts: Parts, policy: RetentionPolicy, *, dry_run: bool) -> RetentionReport:
     """Delete what the policy no longer keeps; runs in a thread. Raises what a listing raises."""
     report = RetentionReport(dry_run=dry_run)
-    spared = _newest(parts, policy)
+    newest = _newest(parts, policy)
     for meta in _offered(parts, policy):
-        if meta.run_id in spared or not _old(parts, policy, meta):
+        if not _old(parts, policy, meta) or newest.spare(meta):
             continue
         report.matched += 1
         if dry_run:
@@ -113,10 +113,12 @@ def apply_retention(parts: Parts, policy: RetentionPolicy, *, dry_run: bool) -> 
             continue
         try:
             reason = briefly(
-                parts, partial(parts.own, meta.run_id), partial(_delete_if_old, policy=policy)
+                parts,
+                partial(parts.own, meta.run_id),
+                partial(_delete_if_old, policy=policy, newest=newest),
             )
         except LeaseHeldError as error:
-            reason = f"held by {error.holder!r}"
+            reason = str(error)
         except RulvarError as error:
             reason = f"{type(error).__name__}: {error}"
         if reason is None:
@@ -127,7 +129,7 @@ def apply_retention(parts: Parts, policy: RetentionPolicy, *, dry_run: bool) -> 
 
 
 def _delete_if_old(
-    parts: Parts, door: Door, ownership: Ownership, *, policy: RetentionPolicy
+    parts: Parts, door: Door, ownership: Ownership, *, policy: RetentionPolicy, newest: _Newest
 ) -> str | None:
     """Judge the run from what is read under the lease; return why it is kept, if it is."""
     if isinstance(ownership, OwnedRun):
@@ -138,11 +140,18 @@ def _delete_if_old(
         return "it is at work again, or gone"
     if state.outcome is None or state.outcome.status != meta.status:
         return "its row and its journal differ: audit it"
-    if not _old(parts, policy, meta):
+    if not _old(parts, policy, meta) or newest.spare(meta):
         return "it was settled again since"
+    if _parent_at_work(parts, meta):
+        return f"its parent {meta.parent_run_id!r} is at work, and may need its outcome"
     check_no_live_child(parts, door.run_id)
     door.delete_run()
     return None
+
+
+def _parent_at_work(parts: Parts, meta: RunMeta) -> bool:
+    parent = None if meta.parent_run_id is None else parts.reads.meta(meta.parent_run_id)
+    return parent is not None and parent.status not in TERMINAL_STATUSES
 
 
 def _offered(parts: Parts, policy: RetentionPolicy) -> Iterator[RunMeta]:
@@ -157,22 +166,53 @@ def _offered(parts: Parts, policy: RetentionPolicy) -> Iterator[RunMeta]:
         after = page[-1].run_id
 
 
-def _newest(parts: Parts, policy: RetentionPolicy) -> set[str]:
-    """Return the runs that ``keep_last`` spares; memory is bounded by their number."""
-    if policy.keep_last == 0:
-        return set()
-    heaps: dict[str | None, list[tuple[str, str]]] = {}
-    for meta in _offered(parts, policy):
-        heap = heaps.setdefault(meta.workflow_name, [])
-        heapq.heappush(heap, (meta.updated_at, meta.run_id))
-        if len(heap) > policy.keep_last:
+class _Newest:
+    """The newest matching runs of each workflow, at most ``keep`` of each.
+
+    A run is spared unless ``keep`` newer ones were seen: one that settled while the listing
+    went on is newer than those.
+    """
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._heaps: dict[str | None, list[tuple[int, str]]] = {}
+
+    def saw(self, meta: RunMeta) -> None:
+        """Count a run that matches."""
+        settled = _settled_ms(meta)
+        if settled is None:
+            return
+        heap = self._heaps.setdefault(meta.workflow_name, [])
+        heapq.heappush(heap, (settled, meta.run_id))
+        if len(heap) > self._keep:
             heapq.heappop(heap)
-    return {run_id for heap in heaps.values() for _, run_id in heap}
+
+    def spare(self, meta: RunMeta) -> bool:
+        """Whether the run is one of the newest."""
+        if self._keep == 0:
+            return False
+        heap = self._heaps.get(meta.workflow_name, [])
+        settled = _settled_ms(meta)
+        full = len(heap) >= self._keep
+        return settled is None or not full or (settled, meta.run_id) >= heap[0]
+
+
+def _newest(parts: Parts, policy: RetentionPolicy) -> _Newest:
+    """Return the runs that ``keep_last`` spares; memory is bounded by their number."""
+    newest = _Newest(policy.keep_last)
+    if policy.keep_last:
+        for meta in _offered(parts, policy):
+            newest.saw(meta)
+    return newest
 
 
 def _old(parts: Parts, policy: RetentionPolicy, meta: RunMeta) -> bool:
+    settled = _settled_ms(meta)
+    return settled is not None and parts.clock.now_ms() - settled >= policy.older_than_ms
+
+
+def _settled_ms(meta: RunMeta) -> int | None:
     try:
-        settled = parse_time(meta.updated_at)
+        return parse_time(meta.updated_at)
     except ValueError:
-        return False  # nobody can say how old it is
-    return parts.clock.now_ms() - settled >= policy.older_than_ms
+        return None  # another writer's spelling: nobody can say how old it is

@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING
 from rulvar.core.engine.control import SegmentEnded
 from rulvar.core.engine.events import Event, notify
 from rulvar.core.engine.outcome import Failure
-from rulvar.core.errors import InvalidResolutionError, NonDeterminismError, SupersededError
+from rulvar.core.errors import (
+    InvalidResolutionError,
+    LeaseHeldError,
+    NonDeterminismError,
+    SupersededError,
+)
 from rulvar.core.journal import JournalEntry
 from rulvar.core.values import normalize
 from rulvar.core.wire import format_time, parse_time
@@ -34,7 +39,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.parts import ChildHandle, Parts
     from rulvar.core.engine.replay import Replay
 
-__all__ = ["CURRENT", "Ending", "Segment"]
+__all__ = ["CURRENT", "Ending", "Segment", "child_is_live"]
 
 CURRENT: ContextVar[Segment | None] = ContextVar("rulvar_segment", default=None)
 """The segment whose body, branch or step is running here; threads of steps inherit it."""
@@ -61,6 +66,15 @@ _WHY = {
     Ending.SUSPENDED: "its run is suspended",
     Ending.FINISHED: "its body has returned",
 }
+
+
+def child_is_live(run_id: str, child_id: str) -> LeaseHeldError:
+    """Return what says that a run is not taken away from under its child."""
+    message = (
+        f"run {run_id!r} has the child {child_id!r}, which somebody works on: wait for it, or "
+        "cancel it, then delete its parent"
+    )
+    return LeaseHeldError(message, run_id=child_id, reason="held")
 
 
 class Segment:
@@ -411,8 +425,13 @@ class Segment:
         self.end(Ending.CANCELLED)
 
     async def delete(self) -> None:
-        """Delete the run from the inside, under the segment's own lease."""
+        """Delete the run from the inside, under the segment's own lease.
+
+        Raises `LeaseHeldError` (``held``) while a child of it lives here.
+        """
         self.check()
+        for child_id in self.children:
+            raise child_is_live(self.run_id, child_id)
         try:
             await self.store.call(self.door.delete_run)
         except SupersededError as error:
@@ -424,6 +443,8 @@ class Segment:
     def drain(self) -> None:
         """Begin no further call; stop when those under way have been journalled."""
         self._draining = True
+        for child in self.children.values():
+            child.drain()
         self.loop.call_soon(self._suspend_if_idle)
 
     def stop(self) -> None:

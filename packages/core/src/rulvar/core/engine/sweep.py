@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rulvar.core.errors import StoreCorruptError
-from rulvar.core.journal import HASH_WINDOW, last_settle, read_journal
+from rulvar.core.journal import HASH_WINDOW, last_settle, open_children, read_journal
 from rulvar.core.records import TERMINAL_STATUSES, RunFilter
 from rulvar.core.wire import parse_time
 
@@ -37,6 +37,15 @@ def generation(meta: RunMeta) -> Generation:
     return (meta.genesis, meta.segments, meta.status, meta.updated_at)
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a suspended run's journal said: the seq of its settle, the children it waits for."""
+
+    generation: Generation
+    settled: int
+    children: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class Sweeper:
     """Finds candidates, and remembers what it has seen of suspended and broken runs."""
@@ -45,7 +54,7 @@ class Sweeper:
     clock: Clock
     workflows: Collection[str]
     set_aside: dict[str, Generation] = field(default_factory=dict)
-    _seen: dict[str, tuple[Generation, int]] = field(default_factory=dict)
+    _seen: dict[str, _Seen] = field(default_factory=dict)
 
     def candidates(self, busy: Collection[str], wanted: int) -> list[str]:
         """Return at most ``wanted`` run ids that are worth acquiring, and that ``busy`` lacks.
@@ -55,28 +64,29 @@ class Sweeper:
         held = self.reads.live_leases()
         found: list[str] = []
         for meta in self._rows():
-            if meta.run_id in busy or meta.run_id in held or not self._worth(meta):
+            if meta.run_id in busy or meta.run_id in held:
                 continue
-            run_id = self._elder(meta)
-            if run_id in busy or run_id in held or run_id in found:
+            elder = self._elder(meta)
+            if elder.run_id in busy or elder.run_id in held or elder.run_id in found:
                 continue
-            found.append(run_id)
+            if not self._may_take(elder) or not self._stirs(meta):
+                continue
+            found.append(elder.run_id)
             if len(found) >= wanted:
                 break
         return found
 
-    def _elder(self, meta: RunMeta) -> str:
+    def _elder(self, meta: RunMeta) -> RunMeta:
         """Return whose segment is to go on: the run's own, or that of its unfinished parent.
 
         A child is resumed by its parent; a worker adopts it only when that one is over.
         """
-        run_id = meta.run_id
         for _ in range(_DEEPEST):
             parent = None if meta.parent_run_id is None else self.reads.meta(meta.parent_run_id)
             if parent is None or parent.status in TERMINAL_STATUSES:
                 break
-            run_id, meta = parent.run_id, parent
-        return run_id
+            meta = parent
+        return meta
 
     def note_broken(self, run_id: str) -> None:
         """Set a run aside until its row changes. Raises what the store raises."""
@@ -95,14 +105,15 @@ class Sweeper:
                 return
             after = page[-1].run_id
 
-    def _worth(self, meta: RunMeta) -> bool:
+    def _may_take(self, meta: RunMeta) -> bool:
         aside = self.set_aside.get(meta.run_id)
         if aside is not None:
             if aside == generation(meta):
                 return False
             del self.set_aside[meta.run_id]
-        if meta.workflow_name not in self.workflows or not _in_window(meta):
-            return False
+        return meta.workflow_name in self.workflows and _in_window(meta)
+
+    def _stirs(self, meta: RunMeta) -> bool:
         if meta.status == "running":
             return True
         return self._due(meta) or self._has_grown(meta)
@@ -116,11 +127,11 @@ class Sweeper:
             return True  # written by somebody else: the segment will see for itself
 
     def _has_grown(self, meta: RunMeta) -> bool:
-        """Whether anything came after the settle that suspended the run."""
+        """Whether anything came after the settle that suspended the run, or of a child."""
         now = generation(meta)
         seen = self._seen.get(meta.run_id)
-        if seen is not None and seen[0] == now:
-            return self.reads.grown(meta.run_id, seen[1])
+        if seen is not None and seen.generation == now:
+            return self.reads.grown(meta.run_id, seen.settled) or self._any_over(seen.children)
         try:
             entries = read_journal(meta.run_id, self.reads.load(meta.run_id))
         except StoreCorruptError:
@@ -128,8 +139,14 @@ class Sweeper:
         last = last_settle(entries)
         if not entries or last is None:
             return True
-        self._seen[meta.run_id] = (now, last.seq)
-        return entries[-1].seq > last.seq
+        children = tuple(open_children(meta.run_id, entries))
+        self._seen[meta.run_id] = _Seen(now, last.seq, children)
+        return entries[-1].seq > last.seq or self._any_over(children)
+
+    def _any_over(self, children: Collection[str]) -> bool:
+        """Whether a child that its suspended parent waits for has ended, or is gone."""
+        metas = (self.reads.meta(child_id) for child_id in children)
+        return any(meta is None or meta.status in TERMINAL_STATUSES for meta in metas)
 
 
 def _in_window(meta: RunMeta) -> bool:

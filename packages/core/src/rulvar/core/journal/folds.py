@@ -47,6 +47,7 @@ class Start:
     args_hash: str | None
     workflow_hash: str | None
     parent_run_id: str | None
+    parent_genesis: str | None
     started_at: str | None
 
 
@@ -87,6 +88,7 @@ def run_start(entries: Iterable[JournalEntry]) -> Start | None:
                 args_hash=_text(value.get("argsHash")),
                 workflow_hash=_text(value.get("workflowHash")),
                 parent_run_id=_text(value.get("parentRunId")),
+                parent_genesis=_text(value.get("parentGenesis")),
                 started_at=entry.started_at,
             )
     return None
