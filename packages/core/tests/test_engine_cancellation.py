@@ -293,7 +293,7 @@ def test_closing_an_engine_lets_its_live_runs_go() -> None:
         await engine.aclose()
         assert store.list_leases(None, 9) == []
         with pytest.raises(ConfigError, match="closed"):
-            await engine.run(waits, run_id="late")
+            engine.start(waits, run_id="late")
         assert store.get_lease("late") is None
         return [(await handle.result()).status for handle in handles]
 

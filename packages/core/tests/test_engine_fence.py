@@ -46,9 +46,11 @@ def bench() -> tuple[ReferenceStore, Stores, ManualClock]:
     return store, Stores(store, store.transcripts()), clock
 
 
-async def start(stores: WatchedStores, clock: ManualClock, body: Workflow) -> RunOutcome:
+async def start(
+    stores: WatchedStores, clock: ManualClock, body: Workflow, *, lease: Lease | None = None
+) -> RunOutcome:
     async with Engine(stores, [body], clock=clock) as engine:
-        return await engine.run(body, run_id="r")
+        return await engine.run(body, run_id="r", lease=lease)
 
 
 def key_is(key: str, *, answer: bool = False) -> Callable[[StoreCall], bool]:
@@ -227,10 +229,12 @@ async def fails_beside_it(ctx: Context, ran: list[str]) -> object:
     ],
 )
 @pytest.mark.parametrize("answer", [False, True], ids=["opening", "answer"])
+@pytest.mark.parametrize("borrowed", [False, True], ids=["own", "callers"])
 @pytest.mark.filterwarnings("ignore:.*'return' in a 'finally'.*:SyntaxWarning")
 def test_lost_ownership_ends_as_superseded_whatever_user_code_catches(
     body: Callable[[Context, list[str]], Awaitable[object]],
     answer: bool,
+    borrowed: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("rulvar.core.engine.driver._CANCEL_EVERY_SECONDS", 0.05)
@@ -242,8 +246,9 @@ def test_lost_ownership_ends_as_superseded_whatever_user_code_catches(
     async def run(ctx: Context) -> object:
         return await body(ctx, takeover.ran)
 
+    lease = store.acquire("r", "caller") if borrowed else None
     with pytest.raises(SupersededError) as caught:
-        asyncio.run(start(watched, clock, run))
+        asyncio.run(start(watched, clock, run, lease=lease))
     assert caught.value.reason == "superseded"
     assert store.snapshot() == takeover.snapshot
     assert "c" not in takeover.ran

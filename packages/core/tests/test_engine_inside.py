@@ -144,8 +144,9 @@ def test_a_superseded_segment_is_refused_from_inside_and_gets_no_fresh_lease(
     assert [c.method for c in watched.changes()].count("acquire") == 1
 
 
+@pytest.mark.parametrize("run_id", ["r", "another"])
 @pytest.mark.parametrize("ask", ["cancel", "delete_run", "resolve", "resume", "run"])
-def test_what_is_left_of_a_segment_that_has_ended_may_begin_nothing(ask: str) -> None:
+def test_what_is_left_of_a_segment_that_has_ended_may_begin_nothing(ask: str, run_id: str) -> None:
     store, stores, clock = bench()
     watched = WatchedStores(stores)
     left: list[contextvars.Context] = []
@@ -160,16 +161,18 @@ def test_what_is_left_of_a_segment_that_has_ended_may_begin_nothing(ask: str) ->
 
     async def main() -> None:
         async with Engine(watched, [leaves], clock=clock) as engine:
+            await engine.run(leaves, run_id="another")
+            left.clear()
             await engine.run(leaves, run_id="r")
             before, calls = store.snapshot(), len(watched.calls)
 
             async def late() -> None:
                 if ask == "resolve":
-                    await engine.resolve("r", "k", 1)
+                    await engine.resolve(run_id, "k", 1)
                 elif ask == "run":
-                    await engine.run(leaves, run_id="another")
+                    await engine.run(leaves, run_id=run_id)
                 else:
-                    await getattr(engine, ask)("r")
+                    await getattr(engine, ask)(run_id)
 
             with pytest.raises(SegmentEnded):
                 await asyncio.get_running_loop().create_task(late(), context=left[0])

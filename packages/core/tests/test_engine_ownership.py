@@ -114,6 +114,36 @@ def test_a_process_may_sleep_before_any_store_call(without: tuple[str, ...], at:
     assert set(bench.epochs()) <= {1, 2}
 
 
+def test_a_process_that_sleeps_before_it_has_read_anything_goes_on() -> None:
+    """Nothing was decided yet: what the keeper's new lease finds is read anew."""
+    bench = Bench()
+
+    async def main() -> RunOutcome:
+        async with Engine(bench.stores, [bench.workflow], clock=bench.clock) as engine:
+            await engine.run(bench.workflow, run_id="r")
+            records = bench.store._tables._runs["r"].records
+            del records[3:]  # as if the process had died in its second step
+            row = bench.store.get_meta("r")
+            assert row is not None
+            bench.store.put_meta(replace(row, status="running"))
+            bench.kept = engine.parts.keeper._kept
+            bench.slept = False
+            bench.ran.clear()
+            return await engine.resume("r")
+
+    def asleep() -> None:
+        bench.clock.advance(bench.store.lease_ttl_ms)
+        keeper = threading.Thread(target=bench.renew)
+        keeper.start()
+        keeper.join()
+
+    bench.asleep = asleep
+    bench.sleep_before = lambda call: call.method == "get_meta" and len(bench.stores.calls) > 9
+    outcome = asyncio.run(main())
+    assert outcome.status == "ok"
+    assert bench.ran == ["b", "c"]
+
+
 @pytest.mark.parametrize("landed", [True, False])
 @pytest.mark.parametrize("unknown", [True, False])
 @pytest.mark.parametrize("without", WITHOUT, ids=["revive", "acquire"])
