@@ -25,13 +25,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rulvar.conformance import FactorySubject, Home, Reach
+from rulvar.conformance import FactorySubject, Reach
 from rulvar.core import Stores
 from rulvar.core.testing import ReferenceStore
-from rulvar.stores.sqlite import SqliteStore, SqliteTranscripts
+from rulvar.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from rulvar.conformance import Home
+    from rulvar.stores.sqlite import SqliteTranscripts
 
 __all__ = ["DEFECTS", "SOUND", "Defect", "defect", "open_defect", "reference", "sqlite", "subject"]
 

@@ -12,14 +12,23 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import gallery_reference
 import gallery_sqlite
-from gallery_defects import DEFECTS, SOUND, Defect, subject
+from gallery_defects import DEFECTS, SOUND, subject
 
 from rulvar.conformance import certify
 
+if TYPE_CHECKING:
+    from gallery_defects import Defect
+
 _MODULES = (gallery_reference, gallery_sqlite)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def caught(found: Defect, seed: int) -> str:
@@ -40,10 +49,10 @@ def _row(found: Defect, times: int, *, full: bool) -> bool:
     number = outcomes.count("failed")
     took = (time.monotonic() - began) / times
     mark = "caught" if number == times else f"MISSED ({', '.join(sorted(set(outcomes)))})"
-    print(f"{found.name:<38} {found.breaks:<28} {number}/{times}  {took:5.2f} s  {mark}")
-    print(f"    {found.words}")
+    _say(f"{found.name:<38} {found.breaks:<28} {number}/{times}  {took:5.2f} s  {mark}")
+    _say(f"    {found.words}")
     if full:
-        print(f"    {_whole(found)}")
+        _say(f"    {_whole(found)}")
     return number == times
 
 
@@ -60,11 +69,12 @@ def main() -> int:
     for sound in SOUND.values():
         certificate = certify(subject(sound), only=named)
         ok = certificate.ok
-        print(f"{sound.name:<38} {certificate.ran} named clauses{'':>15} {'sound' if ok else 'FAILED'}")
+        verdict = "sound" if ok else "FAILED"
+        _say(f"{sound.name:<38} {certificate.ran} named clauses  {verdict}")
         if not ok:
             missed.append(sound)
-            print("\n".join(result.story for result in certificate.problems))
-    print(f"caught {len(chosen) - sum(each in missed for each in chosen)} of {len(chosen)} seeded")
+            _say("\n".join(result.story for result in certificate.problems))
+    _say(f"caught {len(chosen) - sum(each in missed for each in chosen)} of {len(chosen)} seeded")
     return 1 if missed else 0
 
 

@@ -28,6 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--reach", choices=list(Reach), help="how far the state reaches")
     parser.add_argument("--seed", type=int, help="make the random choices again")
+    parser.add_argument("--effort", type=int, default=1, help="more races and histories: 1, 2, ...")
     parser.add_argument("--json", action="store_true", help="print the certificate as JSON")
     parser.add_argument("--certificate", metavar="FILE", help="write the certificate there too")
     parser.add_argument("--badge", metavar="FILE", help="write a badge file")
@@ -50,6 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
             only=given.only,
             seed=given.seed,
             reach=given.reach,
+            effort=given.effort,
             json=given.json,
             certificate=given.certificate,
             badge=given.badge,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from rulvar.conformance.failure import shown
 from rulvar.core.errors import JournalOrderViolation, LeaseHeldError, RulvarError
-from rulvar.core.records import JournalRecord, Lease, RunMeta
+from rulvar.core.records import JournalRecord, RunMeta
 from rulvar.core.spi import (
     BlobInfo,
     Closable,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from rulvar.conformance.state import Snapshot
     from rulvar.conformance.trial import Trial
     from rulvar.core.errors import RefusalReason
+    from rulvar.core.records import Lease
     from rulvar.core.stores import Stores
 
 __all__ = ["Actor", "FullJournal", "FullTranscripts", "payload", "record"]
@@ -248,9 +249,7 @@ class Actor:
         if lease is None:
             self.call(text, lambda: self.journal.put_meta(meta), mark=mark)
             return
-        self.call(
-            text, lambda: self.journal.put_meta(meta, lease=lease), lease=lease, mark=mark
-        )
+        self.call(text, lambda: self.journal.put_meta(meta, lease=lease), lease=lease, mark=mark)
 
     def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         """Delete the run."""

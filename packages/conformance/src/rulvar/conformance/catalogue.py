@@ -10,10 +10,12 @@ from rulvar.conformance.checks import (
     declarations,
     deletion,
     endings,
+    everything,
     fence,
     ids,
     journal,
     leases,
+    operators,
     processes,
     rows,
 )
@@ -35,9 +37,11 @@ _SECTIONS = (
     ids.CLAUSES,
     endings.CLAUSES,
     leases.CLAUSES,
+    operators.CLAUSES,
     fence.CLAUSES,
     processes.CLAUSES,
     atomicity.CLAUSES,
+    everything.CLAUSES,
 )
 
 

@@ -96,4 +96,3 @@ def main() -> None:
         except Exception as error:  # noqa: BLE001 - the other side judges it
             answer = ("raised", _portable(error))
         send(answers, answer)
-

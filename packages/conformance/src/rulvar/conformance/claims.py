@@ -25,11 +25,13 @@ from rulvar.core.capabilities import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rulvar.core.stores import Stores
 
 __all__ = ["CAPABILITIES", "Declared", "declared_by", "takes"]
 
-_CAPABILITIES = {
+_CAPABILITIES: dict[str, Callable[[object], bool]] = {
     "MetaLookup": has_meta_lookup,
     "JournalTail": has_journal_tail,
     "LeaseAdmin": has_lease_admin,

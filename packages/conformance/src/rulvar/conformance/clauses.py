@@ -82,7 +82,7 @@ class Clause:
     ``source`` is the promise or the table that it stands in; ``since`` the version of the kit
     that began to check it; ``capability`` the optional capability that it is about, if any;
     ``timed`` whether leases must run out for it, ``lease_ttl_ms`` how long they are to live
-    when it matters otherwise.
+    when it matters otherwise; ``moves_clock`` says that it moves the clock where there is one.
     """
 
     id: str
@@ -96,6 +96,7 @@ class Clause:
     capability: str | None = None
     timed: bool = False
     lease_ttl_ms: int | None = None
+    moves_clock: bool = False
 
 
 class Section:
@@ -126,6 +127,7 @@ class Section:
         capability: str | None = None,
         timed: bool = False,
         lease_ttl_ms: int | None = None,
+        moves_clock: bool = False,
     ) -> Callable[[Callable[[Trial], None]], Callable[[Trial], None]]:
         """Add the decorated function as the check of a clause."""
 
@@ -143,6 +145,7 @@ class Section:
                     capability=capability,
                     timed=timed,
                     lease_ttl_ms=lease_ttl_ms,
+                    moves_clock=moves_clock,
                 )
             )
             return check

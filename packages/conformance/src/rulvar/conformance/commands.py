@@ -27,11 +27,12 @@ __all__ = ["certify"]
     help="How far the store's state reaches; taken from the URL by default.",
 )
 @click.option("--seed", type=int, help="Make the random choices again.")
+@click.option("--effort", type=int, default=1, help="More races and histories: 1, 2, ...")
 @click.option("--certificate", metavar="FILE", help="Write the certificate (JSON) there too.")
 @click.option("--badge", metavar="FILE", help="Write a badge file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
 @click.pass_context
-def certify(
+def certify(  # noqa: PLR0917 - click passes them by name
     context: click.Context,
     url: str | None,
     listing: bool,
@@ -39,6 +40,7 @@ def certify(
     level: tuple[str, ...],
     reach: str | None,
     seed: int | None,
+    effort: int,
     certificate: str | None,
     badge: str | None,
     as_json: bool,
@@ -66,6 +68,7 @@ def certify(
         only=only,
         seed=seed,
         reach=reach,
+        effort=effort,
         json=as_json,
         certificate=certificate,
         badge=badge,

@@ -30,6 +30,7 @@ class Order:
         only: Sequence[str] = (),
         seed: int | None = None,
         reach: str | None = None,
+        effort: int = 1,
         json: bool = False,
         certificate: str | None = None,
         badge: str | None = None,
@@ -39,6 +40,7 @@ class Order:
         self.only = tuple(only)
         self.seed = seed
         self.reach = reach
+        self.effort = effort
         self.json = json
         self.certificate = certificate
         self.badge = badge
@@ -65,6 +67,7 @@ def run_order(
         level=order.level or None,
         only=order.only or None,
         seed=order.seed,
+        effort=order.effort,
         progress=progress,
     )
     if order.certificate is not None:

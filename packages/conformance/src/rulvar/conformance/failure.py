@@ -54,9 +54,7 @@ class Timeline:
         numbered = [(n, event) for n, event in enumerate(self.events, 1)]
         if self.dropped:
             half = self._most // 2
-            numbered = [
-                (n if n <= half else n + self.dropped, event) for n, event in numbered
-            ]
+            numbered = [(n if n <= half else n + self.dropped, event) for n, event in numbered]
         if len(numbered) > most:
             head, tail = numbered[: most // 3], numbered[-(most - most // 3) :]
             between = tail[0][0] - head[-1][0] - 1

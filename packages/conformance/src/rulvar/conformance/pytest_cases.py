@@ -24,8 +24,6 @@ __all__ = ["StoreCases"]
 class StoreCases:
     """The clauses as tests; the derived class has a fixture ``rulvar_subject``."""
 
-    def test_clause(
-        self, rulvar_certification: Certification, rulvar_clause: Clause
-    ) -> None:
+    def test_clause(self, rulvar_certification: Certification, rulvar_clause: Clause) -> None:
         """Try one clause; what the store does not claim is skipped."""
         judge(rulvar_certification.result(rulvar_clause))

@@ -153,9 +153,7 @@ def pytest_terminal_summary(
 
     results = config.stash[_RESULTS]
     claimed = sum(run.outside(clause) is None for clause in catalogue())
-    certificate = run.certificate(
-        results, complete=len(results) == claimed, duration_s=0.0
-    )
+    certificate = run.certificate(results, complete=len(results) == claimed, duration_s=0.0)
     terminalreporter.section("rulvar conformance")
     for note in certificate.notes:
         terminalreporter.write_line(f"note: {note}")

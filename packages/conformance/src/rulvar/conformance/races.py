@@ -18,7 +18,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from rulvar.conformance.actors import Actor
@@ -105,10 +105,9 @@ class _Duel:
         if self._seizes:
             self._live = self.successor.seize(self.run_id)
         else:
-            try:
+            # Refused when the stalled holder's own release, or deletion, came first.
+            with suppress(LeaseHeldError):
                 self.successor.release(lease)
-            except LeaseHeldError:
-                pass  # the stalled holder's own release, or deletion, came first
             self._live = self.successor.acquire(self.run_id)
         return self._live, self.state()
 
@@ -254,9 +253,9 @@ def storm(trial: Trial, surface: Surface) -> None:
     """Take a run over in the middle of many calls, many times over."""
     duel = _Duel(trial)
     with _hasty_threads():
-        for number in range(_RACES):
+        for number in range(_RACES * trial.effort):
             _race(duel, surface, number)
-    trial.count("races", _RACES)
+    trial.count("races", _RACES * trial.effort)
 
 
 class _Hammer:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rulvar.conformance.catalogue import chosen
 from rulvar.conformance.certificate import Certificate, Result
 from rulvar.conformance.children import Children
-from rulvar.conformance.claims import Declared, declared_by
+from rulvar.conformance.claims import declared_by
 from rulvar.conformance.clauses import LEVELS, Level, covers, reaches
 from rulvar.conformance.failure import CheckFailure, NotVerified, TooSlow
 from rulvar.conformance.trial import Settings, Trial
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from rulvar.conformance.certificate import Outcome
+    from rulvar.conformance.claims import Declared
     from rulvar.conformance.clauses import Clause
     from rulvar.conformance.subject import Place, Subject
 
@@ -45,6 +46,7 @@ def certify(
     seed: int | None = None,
     deadline_s: float = _DEADLINE_S,
     stop_at_failure: bool = False,
+    effort: int = 1,
     progress: Callable[[Result], None] | None = None,
 ) -> Certificate:
     """Try a store against the contract and return the certificate; raises nothing of the store's.
@@ -52,11 +54,14 @@ def certify(
     ``level`` is what is claimed (one level or several; what the store declares by default).
     ``only`` restricts the clauses, by id or by ``"A5*"``; such a certificate is never
     conformant. ``seed`` makes the random choices again. ``deadline_s`` is how long one clause
-    may take. ``progress`` is called with each result.
+    may take. ``effort`` multiplies the races and the random histories, and the time.
+    ``progress`` is called with each result.
 
     Raises `ConfigError` for an unknown level or clause, and what opening the subject raises.
     """
-    with Certification(subject, level=level, seed=seed, deadline_s=deadline_s) as run:
+    with Certification(
+        subject, level=level, seed=seed, deadline_s=deadline_s * effort, effort=effort
+    ) as run:
         began = time.monotonic()
         results: list[Result] = []
         for clause in chosen(only):
@@ -81,8 +86,13 @@ class Certification:
         level: Level | str | Iterable[Level | str] | None = None,
         seed: int | None = None,
         deadline_s: float = _DEADLINE_S,
+        effort: int = 1,
     ) -> None:
+        if effort < 1:
+            message = f"effort is 1 or more, not {effort}"
+            raise ConfigError(message)
         self.subject = subject
+        self._effort = effort
         self.seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         self._deadline_s = deadline_s
         self._children = Children()
@@ -200,6 +210,7 @@ class Certification:
             seed=self.seed,
             children=self._children,
             lease_ttl_ms=ttl_ms if place.honours_ttl else self.declared.lease_ttl_ms,
+            effort=self._effort,
             another_place=lambda: self.subject.fresh(lease_ttl_ms=ttl_ms, manual_clock=False),
         )
 
@@ -230,7 +241,8 @@ class _Attempt:
         trial: Trial | None = None
         try:
             place = self.certification.subject.fresh(
-                lease_ttl_ms=self.ttl_ms, manual_clock=self.clause.timed
+                lease_ttl_ms=self.ttl_ms,
+                manual_clock=self.clause.timed or self.clause.moves_clock,
             )
             trial = Trial(self.clause, place, self.certification.settings(place, self.ttl_ms))
             self.clause.check(trial)
@@ -285,5 +297,3 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             found[name] = "unknown"
     return found
-
-

@@ -55,7 +55,9 @@ def _row_of(stores: StorePair, run_id: str) -> RunMeta | None:
     return next((row for row in stores.journal.list_runs(None) if row.run_id == run_id), None)
 
 
-def read_run(stores: StorePair, run_id: str, *, blobs: bool = True, journal: bool = True) -> RunState:
+def read_run(
+    stores: StorePair, run_id: str, *, blobs: bool = True, journal: bool = True
+) -> RunState:
     """Read one run; ``blobs`` and ``journal`` say which halves the subject has."""
     row = _row_of(stores, run_id) if journal else None
     lease = None

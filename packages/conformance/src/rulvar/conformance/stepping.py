@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
+    from _typeshed import TraceFunction
+
 __all__ = ["Stepped"]
 
 _CORE = Path(_checks.__file__).parent
@@ -93,7 +95,7 @@ class Stepped:
             sys.settrace(None)
             self._changed.set()
 
-    def _enter(self, frame: FrameType, event: str, argument: object) -> Callable[..., object] | None:
+    def _enter(self, frame: FrameType, event: str, argument: object) -> TraceFunction | None:
         del event, argument
         filename = frame.f_code.co_filename
         has_steps = self._known.get(filename)
@@ -101,7 +103,7 @@ class Stepped:
             has_steps = self._known[filename] = _has_steps(filename)
         return self._step if has_steps else None
 
-    def _step(self, frame: FrameType, event: str, argument: object) -> Callable[..., object]:
+    def _step(self, frame: FrameType, event: str, argument: object) -> TraceFunction | None:
         del argument
         if event in {"line", "return"}:
             self.steps += 1

@@ -69,9 +69,7 @@ def _append_below(actor: Actor, at: Strike) -> object:
 
 SURFACES: tuple[Surface, ...] = (
     Surface("append", "an append above the tail", Level.LEASABLE, _append_above),
-    Surface(
-        "append-stale", "an append whose seq is stale as well", Level.LEASABLE, _append_below
-    ),
+    Surface("append-stale", "an append whose seq is stale as well", Level.LEASABLE, _append_below),
     Surface(
         "renew",
         "a renewal",

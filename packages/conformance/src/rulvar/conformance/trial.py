@@ -30,6 +30,7 @@ __all__ = ["Settings", "Trial"]
 
 _T = TypeVar("_T")
 _LONGEST_WAIT_MS = 5_000
+_LONGEST_TEXT = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Settings:
     children: Children
     lease_ttl_ms: int | None
     another_place: Callable[[], Place]
+    effort: int = 1
     wait_s: float = 30.0
 
 
@@ -111,6 +113,11 @@ class Trial:
         child = self._settings.children.take()
         self._children.append(child)
         return child
+
+    @property
+    def effort(self) -> int:
+        """How many times more than usual is to be tried where chance decides."""
+        return self._settings.effort
 
     def another_place(self) -> Place:
         """Return a new place that nothing has opened; the caller discards it."""
@@ -217,7 +224,8 @@ class Trial:
         if self.clause.timed and self.late():
             message = f"{expected}: {got}, but a lease may have run out meanwhile"
             raise TooSlow(message)
-        was, now = ([], [])
+        was: list[str] = []
+        now: list[str] = []
         if before is not None:
             was, now = differences(before, before if after is None else after)
             if not was and after is not None:
@@ -338,4 +346,4 @@ class Trial:
 
 def _long(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 600 else f"{text[:400]}... ({len(text)} characters)"
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:400]}... ({len(text)} characters)"

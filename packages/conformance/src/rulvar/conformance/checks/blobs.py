@@ -104,13 +104,13 @@ def _aliasing(trial: Trial) -> None:
     trial.equal("the refs", worker.list_refs(trial.run_id()), (ref,))
 
 
-@CLAUSES.clause(
-    "T-refs", "A run's refs are its own, all of them, by their UTF-8 bytes."
-)
+@CLAUSES.clause("T-refs", "A run's refs are its own, all of them, by their UTF-8 bytes.")
 def _refs(trial: Trial) -> None:
     worker = trial.actor("worker")
     names = ("b", "a", "B", "a/b", "a/b/c", "a.b", "a-b", "10", "9", "\u00e9", "%", "_", " ", "a:b")
-    runs = [trial.run_id(name) for name in ("run", "run2", "ru", "run.1", "RUN", "run%", "ru_", "r*")]
+    runs = [
+        trial.run_id(name) for name in ("run", "run2", "ru", "run.1", "RUN", "run%", "ru_", "r*")
+    ]
     for run in runs:
         for name in names:
             worker.put(f"{run}/{name}", f"{run} {name}".encode())
@@ -147,8 +147,12 @@ def _threads(trial: Trial) -> None:
         )
 
 
-@CLAUSES.clause("T-info", "blob_info tells a blob's true size, and None for a missing one.",
-    source="SPI: BlobInfo", capability="BlobInfo")
+@CLAUSES.clause(
+    "T-info",
+    "blob_info tells a blob's true size, and None for a missing one.",
+    source="SPI: BlobInfo",
+    capability="BlobInfo",
+)
 def _info(trial: Trial) -> None:
     run = trial.run_id()
     worker = trial.actor("worker")
@@ -162,7 +166,8 @@ def _info(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "T-other-handle", "A blob is there on every handle as soon as its put returned.",
+    "T-other-handle",
+    "A blob is there on every handle as soon as its put returned.",
     reach=Reach.PROCESS,
 )
 def _other_handle(trial: Trial) -> None:
@@ -176,7 +181,8 @@ def _other_handle(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "T-domain", "The two stores of a fenced pair name one fencing domain.",
+    "T-domain",
+    "The two stores of a fenced pair name one fencing domain.",
     source="SPI: fencing_domain",
     level=Level.FENCED_PAIR,
 )

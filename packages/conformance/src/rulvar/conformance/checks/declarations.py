@@ -60,7 +60,8 @@ def _transcripts(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "C-leases", "A leasable store has acquire, renew and release, and its append takes a lease.",
+    "C-leases",
+    "A leasable store has acquire, renew and release, and its append takes a lease.",
     level=Level.LEASABLE,
 )
 def _leases(trial: Trial) -> None:
@@ -74,7 +75,8 @@ def _leases(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "C-marker", "A fenced journal store declares fenced_writes as True itself, and takes the lease.",
+    "C-marker",
+    "A fenced journal store declares fenced_writes as True itself, and takes the lease.",
     source="the marker",
     level=Level.FENCED,
 )
@@ -92,7 +94,8 @@ def _marker(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "C-marker-pair", "Both stores of a fenced pair declare the marker, and take the lease.",
+    "C-marker-pair",
+    "Both stores of a fenced pair declare the marker, and take the lease.",
     source="the marker",
     level=Level.FENCED_PAIR,
 )
@@ -111,7 +114,8 @@ def _marker_pair(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "C-unfenced", "A store without the marker is not mistaken for a fenced one.",
+    "C-unfenced",
+    "A store without the marker is not mistaken for a fenced one.",
     source="the marker",
 )
 def _unfenced(trial: Trial) -> None:
@@ -129,9 +133,7 @@ def _unfenced(trial: Trial) -> None:
             trial.require(marker is True, "the marker of what is claimed", repr(marker))
 
 
-@CLAUSES.clause(
-    "C-stable", "What is declared is the same on every handle, and after every call."
-)
+@CLAUSES.clause("C-stable", "What is declared is the same on every handle, and after every call.")
 def _stable(trial: Trial) -> None:
     from rulvar.conformance.claims import declared_by  # noqa: PLC0415
 
@@ -195,7 +197,8 @@ def _optional(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "C-values", "lease_ttl_ms, busy_timeout_ms and fencing_domain are what they say.",
+    "C-values",
+    "lease_ttl_ms, busy_timeout_ms and fencing_domain are what they say.",
     level=Level.LEASABLE,
 )
 def _values(trial: Trial) -> None:
@@ -212,7 +215,8 @@ def _values(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "C-ttl", "A lease lives as long as lease_ttl_ms says.",
+    "C-ttl",
+    "A lease lives as long as lease_ttl_ms says.",
     source="SPI: lease_ttl_ms",
     level=Level.LEASABLE,
     capability="lease_ttl_ms",

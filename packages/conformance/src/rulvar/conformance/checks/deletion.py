@@ -36,7 +36,9 @@ def _removes(trial: Trial) -> None:
     before = trial.snapshot()
     worker.delete(run)
     blobs = before[run].blobs
-    trial.equal("what is left of everything", trial.snapshot(), before | {run: RunState(blobs=blobs)})
+    trial.equal(
+        "what is left of everything", trial.snapshot(), before | {run: RunState(blobs=blobs)}
+    )
     trial.require(
         all(row.run_id != run for row in worker.journal.list_runs(None)), "no row", "a row"
     )
@@ -57,9 +59,7 @@ def _unknown(trial: Trial) -> None:
     trial.equal("the state", trial.snapshot(), before)
 
 
-@CLAUSES.clause(
-    "D1-blobs", "delete touches no blob.", level=Level.TRANSCRIPTS
-)
+@CLAUSES.clause("D1-blobs", "delete touches no blob.", level=Level.TRANSCRIPTS)
 def _blobs(trial: Trial) -> None:
     run = trial.run_id()
     worker = trial.actor("worker")
@@ -98,7 +98,8 @@ def _again(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "D1-lease", "delete ends the lease, whoever holds it, and the run is free.",
+    "D1-lease",
+    "delete ends the lease, whoever holds it, and the run is free.",
     level=Level.LEASABLE,
 )
 def _lease(trial: Trial) -> None:
@@ -132,7 +133,8 @@ def _own_lease(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "D-whole", "delete_whole_run removes journal, row, lease and blobs, and of this run alone.",
+    "D-whole",
+    "delete_whole_run removes journal, row, lease and blobs, and of this run alone.",
     source="SPI: WholeRunDelete",
     level=Level.TRANSCRIPTS,
     capability="WholeRunDelete",

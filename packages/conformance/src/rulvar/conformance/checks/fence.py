@@ -54,9 +54,7 @@ class Kind:
 def _tenure(trial: Trial, stalled: Actor, name: str = "run") -> tuple[Lease, int]:
     run = trial.run_id(name)
     lease = stalled.acquire(run)
-    tail = prepare(
-        stalled, run, lease, fenced=trial.claims(Level.FENCED), blobs=trial.has_blobs
-    )
+    tail = prepare(stalled, run, lease, fenced=trial.claims(Level.FENCED), blobs=trial.has_blobs)
     return lease, tail
 
 
@@ -216,9 +214,7 @@ KINDS: tuple[Kind, ...] = (
         _foreign_to_free,
         foreign=True,
     ),
-    Kind(
-        "foreign-dead", "a dead lease of another run", "foreign-run", _foreign_dead, foreign=True
-    ),
+    Kind("foreign-dead", "a dead lease of another run", "foreign-run", _foreign_dead, foreign=True),
 )
 
 

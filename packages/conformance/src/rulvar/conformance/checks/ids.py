@@ -199,7 +199,8 @@ def _calls(trial: Trial, actor: Actor, wrong: object) -> dict[str, Callable[[], 
 
 
 @CLAUSES.clause(
-    "I-refs-refused", "A malformed ref is refused as ConfigError, and changes nothing.",
+    "I-refs-refused",
+    "A malformed ref is refused as ConfigError, and changes nothing.",
     level=Level.TRANSCRIPTS,
 )
 def _refs_refused(trial: Trial) -> None:
@@ -226,15 +227,16 @@ def _refs_refused(trial: Trial) -> None:
         b"a/b",
     ):
         for what, call in (
-            ("put", lambda ref=wrong: worker.transcripts.put(ref, b"x")),  # type: ignore[misc]
-            ("get", lambda ref=wrong: worker.transcripts.get(ref)),  # type: ignore[misc]
-            ("delete", lambda ref=wrong: worker.transcripts.delete(ref)),  # type: ignore[misc]
+            ("put", lambda ref=wrong: worker.transcripts.put(ref, b"x")),
+            ("get", lambda ref=wrong: worker.transcripts.get(ref)),
+            ("delete", lambda ref=wrong: worker.transcripts.delete(ref)),
         ):
             strict.call(f"{what}({wrong!r})", call)
 
 
 @CLAUSES.clause(
-    "I-leases-refused", "A malformed owner or lease is refused as ConfigError.",
+    "I-leases-refused",
+    "A malformed owner or lease is refused as ConfigError.",
     level=Level.LEASABLE,
 )
 def _leases_refused(trial: Trial) -> None:
@@ -259,9 +261,9 @@ def _leases_refused(trial: Trial) -> None:
         Lease(run_id=run, owner="worker", epoch=str(live.epoch)),  # type: ignore[arg-type]
     ):
         for what, call in (
-            ("append", lambda each=lease: strict.append(run, 0, lease=each)),  # type: ignore[misc]
-            ("renew", lambda each=lease: worker.journal.renew(each)),  # type: ignore[misc]
-            ("release", lambda each=lease: worker.journal.release(each)),  # type: ignore[misc]
+            ("append", lambda each=lease: strict.append(run, 0, lease=each)),
+            ("renew", lambda each=lease: worker.journal.renew(each)),
+            ("release", lambda each=lease: worker.journal.release(each)),
         ):
             if what != "append":
                 strict.call(f"{what}({lease!r})", call)

@@ -50,9 +50,7 @@ def _whole(trial: Trial) -> None:
     trial.equal("the journal", writer.load(run), tuple(written))
 
 
-@CLAUSES.clause(
-    "A2-order", "A journal is loaded in the order of its appends.", source="promise A2"
-)
+@CLAUSES.clause("A2-order", "A journal is loaded in the order of its appends.", source="promise A2")
 def _order(trial: Trial) -> None:
     run = trial.run_id()
     worker = trial.actor("worker")
@@ -62,7 +60,8 @@ def _order(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "A2-same-each-time", "Two loads of a journal are equal, and belong to nobody.",
+    "A2-same-each-time",
+    "Two loads of a journal are equal, and belong to nobody.",
     source="promise A2",
 )
 def _same(trial: Trial) -> None:
@@ -78,7 +77,8 @@ def _same(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "A2-runs-apart", "Appends of several runs at once end each in its own journal.",
+    "A2-runs-apart",
+    "Appends of several runs at once end each in its own journal.",
     source="promise A2",
 )
 def _runs_apart(trial: Trial) -> None:
@@ -191,7 +191,7 @@ def _largest(trial: Trial) -> None:
 def _wrong_records() -> Iterator[tuple[str, object]]:
     yield "no record", b'{"seq":1}'
     yield "text instead of bytes", JournalRecord(seq=1, payload='{"seq":1}')  # type: ignore[arg-type]
-    yield "a bytearray", JournalRecord(seq=1, payload=bytearray(b'{"seq":1}'))
+    yield "a bytearray", JournalRecord(seq=1, payload=bytearray(b'{"seq":1}'))  # type: ignore[arg-type]
     for what, data in (
         ("nothing", b""),
         ("an array", b"[1]"),
@@ -264,7 +264,8 @@ def _guard(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "A5-first", "The first seq of a journal may be any, and another run's tail is no matter.",
+    "A5-first",
+    "The first seq of a journal may be any, and another run's tail is no matter.",
     source="promise A5",
 )
 def _first(trial: Trial) -> None:
@@ -276,7 +277,8 @@ def _first(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "A5-error", "The refusal names the run, the seq offered, and the true tail if any.",
+    "A5-error",
+    "The refusal names the run, the seq offered, and the true tail if any.",
     source="promise A5",
 )
 def _error(trial: Trial) -> None:
@@ -339,9 +341,7 @@ def _threads(trial: Trial) -> None:
         before: tuple[JournalRecord, ...] = ()
         while not stop.is_set():
             now = tuple(trial.stores.journal.load(run))
-            trial.require(
-                now[: len(before)] == before, "what was loaded stays as it was", now[-3:]
-            )
+            trial.require(now[: len(before)] == before, "what was loaded stays as it was", now[-3:])
             before = now
         return []
 

@@ -102,7 +102,8 @@ def claim_leases(
 
 
 @CLAUSES.clause(
-    "P-visible", "What has returned in one process is there in another at once.",
+    "P-visible",
+    "What has returned in one process is there in another at once.",
     source="promise A3",
     reach=Reach.SHARED,
 )
@@ -127,7 +128,8 @@ def _visible(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "P-lease", "A lease that one process holds keeps every other out, and can be handed over.",
+    "P-lease",
+    "A lease that one process holds keeps every other out, and can be handed over.",
     level=Level.LEASABLE,
     reach=Reach.SHARED,
 )
@@ -153,7 +155,8 @@ def _lease(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "P-appenders", "Of several processes that append to one run each seq is won by exactly one.",
+    "P-appenders",
+    "Of several processes that append to one run each seq is won by exactly one.",
     source="promise A5",
     reach=Reach.SHARED,
 )
@@ -171,7 +174,8 @@ def _appenders(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "P-epochs", "Processes that acquire one run in turn are granted every epoch once, rising.",
+    "P-epochs",
+    "Processes that acquire one run in turn are granted every epoch once, rising.",
     level=Level.LEASABLE,
     reach=Reach.SHARED,
 )
@@ -189,7 +193,8 @@ def _epochs(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "P-first-open", "Processes that open a new store at the same moment all get it.",
+    "P-first-open",
+    "Processes that open a new store at the same moment all get it.",
     reach=Reach.SHARED,
 )
 def _first_open(trial: Trial) -> None:
@@ -227,8 +232,8 @@ def _answer(trial: Trial, child: Child, what: str) -> object:
 
 
 @CLAUSES.clause(
-    "P-killed", "What was acknowledged survives a SIGKILL; at most one append more has landed, "
-    "whole.",
+    "P-killed",
+    "What was acknowledged survives a SIGKILL; at most one append more has landed, whole.",
     source="promises A1 and A3",
     reach=Reach.SHARED,
 )
@@ -264,7 +269,8 @@ def _rest(child: Child) -> list[int]:
 
 
 @CLAUSES.clause(
-    "P-killed-delete", "A SIGKILL in the middle leaves a run deleted as a whole or not at all.",
+    "P-killed-delete",
+    "A SIGKILL in the middle leaves a run deleted as a whole or not at all.",
     source="promise D1",
     reach=Reach.SHARED,
 )
@@ -289,7 +295,8 @@ def _killed_delete(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "P-killed-holder", "The lease of a killed process lives on, and can be ended by its value.",
+    "P-killed-holder",
+    "The lease of a killed process lives on, and can be ended by its value.",
     level=Level.LEASABLE,
     reach=Reach.SHARED,
 )
@@ -308,7 +315,8 @@ def _killed_holder(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "B-bound", "The declared busy timeout is below a third of a lease's time.",
+    "B-bound",
+    "The declared busy timeout is below a third of a lease's time.",
     source="SPI: busy_timeout_ms",
     level=Level.LEASABLE,
     capability="busy_timeout_ms",
@@ -357,9 +365,7 @@ def _stopped(trial: Trial) -> None:
     here.append(other, 100)
 
 
-def _append_in_time(
-    trial: Trial, run_id: str, seq: int, busy_ms: int, landed: list[int]
-) -> int:
+def _append_in_time(trial: Trial, run_id: str, seq: int, busy_ms: int, landed: list[int]) -> int:
     began = time.monotonic()
     try:
         trial.stores.journal.append(run_id, record(seq, f"here-{seq}"))

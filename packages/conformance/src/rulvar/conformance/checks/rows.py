@@ -51,9 +51,7 @@ def _full(run_id: str) -> RunMeta:
 def _mine(trial: Trial, run_filter: RunFilter | None = None) -> list[RunMeta]:
     """List and keep the rows of this trial alone: others may share the place."""
     actor = trial.actor("lister")
-    rows = actor.call(
-        f"list_runs({run_filter})", lambda: actor.journal.list_runs(run_filter)
-    )
+    rows = actor.call(f"list_runs({run_filter})", lambda: actor.journal.list_runs(run_filter))
     return [row for row in rows if row.run_id in trial.known]
 
 
@@ -77,7 +75,8 @@ def _fields(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "M1-unknown", "Fields that nobody knows come back as their own JSON text.",
+    "M1-unknown",
+    "Fields that nobody knows come back as their own JSON text.",
     source="promise M1",
 )
 def _unknown(trial: Trial) -> None:
@@ -119,7 +118,8 @@ def _largest(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "M1-refused", "A malformed row is refused as ConfigError, and changes nothing.",
+    "M1-refused",
+    "A malformed row is refused as ConfigError, and changes nothing.",
     source="promise M1",
 )
 def _refused(trial: Trial) -> None:
@@ -153,7 +153,8 @@ def _replace(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "M2-last-returned", "With several writers of one row the row is one of theirs, whole.",
+    "M2-last-returned",
+    "With several writers of one row the row is one of theirs, whole.",
     source="promise M2",
 )
 def _last(trial: Trial) -> None:
@@ -219,7 +220,7 @@ def _filters() -> Iterator[RunFilter]:
     yield RunFilter(statuses=())
     yield RunFilter(statuses=("ok", "error"))
     yield RunFilter(statuses=("ok", "ok"))
-    yield RunFilter(statuses=tuple(f"status-{n}" for n in range(2000)) + ("ok",))
+    yield RunFilter(statuses=(*(f"status-{n}" for n in range(2000)), "ok"))
     for name in ("n", "N", "n_", "n%", "%", "", "x"):
         yield RunFilter(name=name)
     for tags in (("a",), ("a", "b"), ("b", "a"), ("a", "a"), ("%",), ("a,b",), ('a"',), ("x",)):
@@ -229,7 +230,8 @@ def _filters() -> Iterator[RunFilter]:
 
 
 @CLAUSES.clause(
-    "M2-filter", "A filter finds exactly the rows that meet all of its conditions.",
+    "M2-filter",
+    "A filter finds exactly the rows that meet all of its conditions.",
     source="promise M2",
 )
 def _filter(trial: Trial) -> None:
@@ -241,7 +243,8 @@ def _filter(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "M2-pages", "Pages of any size together are the whole listing, filtered before they are cut.",
+    "M2-pages",
+    "Pages of any size together are the whole listing, filtered before they are cut.",
     source="promise M2",
 )
 def _pages(trial: Trial) -> None:
@@ -268,9 +271,7 @@ def _walk(
         yield from (row for row in page if row.run_id in trial.known)
         if len(page) < limit or page[-1].run_id > last:
             return
-        trial.require(
-            after is None or page[-1].run_id > after, "a page moves on", page[-1].run_id
-        )
+        trial.require(after is None or page[-1].run_id > after, "a page moves on", page[-1].run_id)
         after = page[-1].run_id
         if between is not None:
             between()
@@ -328,7 +329,8 @@ def _filter_refused(trial: Trial) -> None:
 
 
 @CLAUSES.clause(
-    "M2-lookup", "get_meta returns the row that list_runs lists, or None.",
+    "M2-lookup",
+    "get_meta returns the row that list_runs lists, or None.",
     source="SPI: MetaLookup",
     capability="MetaLookup",
 )

@@ -1,0 +1,157 @@
+"""What operators do with leases: look at them, seize, raise a floor, revive (family L)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rulvar.conformance.clauses import Level, Section
+from rulvar.core.errors import ConfigError
+from rulvar.core.records import Lease
+
+if TYPE_CHECKING:
+    from rulvar.conformance.trial import Trial
+
+__all__ = ["CLAUSES"]
+
+CLAUSES = Section(level=Level.LEASABLE, source="SPI: LeaseAdmin, EpochFloor, LeaseRevival")
+
+
+@CLAUSES.clause(
+    "L-admin",
+    "get_lease and list_leases show every lease row as it is, in pages.",
+    source="SPI: LeaseAdmin",
+    capability="LeaseAdmin",
+)
+def _admin(trial: Trial) -> None:
+    worker = trial.actor("worker")
+    runs = [trial.run_id(name) for name in ("a", "B", "\u00e9", "c")]
+    leases = {run: worker.acquire(run) for run in runs}
+    free = trial.run_id("free")
+    trial.equal("the lease of a run without one", worker.journal.get_lease(free), None)
+    worker.release(worker.acquire(free))
+    for run, lease in leases.items():
+        info = worker.journal.get_lease(run)
+        if info is None:
+            trial.fail(f"a lease row of {run!r}", "None")
+        trial.equal("its owner and epoch", (info.owner, info.epoch), (lease.owner, lease.epoch))
+        trial.equal("whether it is live", info.live, True)
+    for limit in (1, 3, 1000):
+        found, after = [], min(runs)[:-1]
+        while True:
+            page = list(worker.journal.list_leases(after, limit))
+            trial.require(len(page) <= limit, f"at most {limit}", len(page))
+            found += [info.run_id for info in page if info.run_id in leases and info.live]
+            if len(page) < limit:
+                break
+            after = page[-1].run_id
+        trial.equal(f"the runs in pages of {limit}", found, sorted(runs))
+    for wrong in ((None, 0), ("", 1), ("a/b", 1)):
+        worker.raising(ConfigError).call(
+            f"list_leases{wrong}",
+            lambda each=wrong: worker.journal.list_leases(*each),  # type: ignore[misc]
+        )
+
+
+@CLAUSES.clause(
+    "L-seize",
+    "seize grants a higher epoch though a lease is live, which is dead from then on.",
+    source="SPI: LeaseAdmin",
+    capability="LeaseAdmin",
+)
+def _seize(trial: Trial) -> None:
+    run = trial.run_id()
+    stalled, operator = trial.actor("stalled"), trial.actor("operator")
+    dead = stalled.acquire(run)
+    live = operator.seize(run)
+    trial.require(live.epoch > dead.epoch, "a higher epoch", live.epoch)
+    trial.equal("its run and owner", (live.run_id, live.owner), (run, "operator"))
+    stalled.refused("superseded").append(run, 0, lease=dead)
+    stalled.refused("superseded").renew(dead)
+    stalled.refused("superseded").release(dead)
+    operator.append(run, 0, lease=live)
+    stalled.refused("held").acquire(run)
+    again = operator.seize(run)
+    trial.require(again.epoch > live.epoch, "a higher epoch", again.epoch)
+    operator.refused("superseded").append(run, 1, lease=live)
+    fresh = trial.run_id("fresh")
+    operator.append(fresh, 0, lease=operator.seize(fresh))
+
+
+@CLAUSES.clause(
+    "L-floor",
+    "raise_epoch ends the lease, and no epoch up to it is granted any more.",
+    source="SPI: EpochFloor",
+    capability="EpochFloor",
+)
+def _floor(trial: Trial) -> None:
+    run = trial.run_id()
+    worker = trial.actor("worker")
+    lease = worker.acquire(run)
+    floor = lease.epoch + 1000
+    worker.call(f"raise_epoch({run!r}, {floor})", lambda: worker.journal.raise_epoch(run, floor))
+    worker.refused("superseded").append(run, 0, lease=lease)
+    forged = replace(lease, epoch=floor)
+    worker.refused("released").append(run, 0, lease=forged)
+    later = worker.acquire(run)
+    trial.require(later.epoch > floor, f"an epoch above {floor}", later.epoch)
+    worker.call(f"raise_epoch({run!r}, 1)", lambda: worker.journal.raise_epoch(run, 1))
+    worker.refused("released").append(run, 0, lease=later)
+    last = worker.acquire(run)
+    trial.require(last.epoch > later.epoch, "the floor never sinks", last.epoch)
+    fresh = trial.run_id("fresh")
+    worker.call("raise_epoch(5)", lambda: worker.journal.raise_epoch(fresh, 5))
+    trial.require(worker.acquire(fresh).epoch > 5, "an epoch above 5", "less")  # noqa: PLR2004
+    for wrong in (-1, 2**53, True, 1.5, None):
+        worker.raising(ConfigError).call(
+            f"raise_epoch({wrong!r})",
+            lambda each=wrong: worker.journal.raise_epoch(run, each),  # type: ignore[misc]
+        )
+
+
+@CLAUSES.clause(
+    "L-revive",
+    "revive grants the next epoch to the holder of an expired lease nobody has taken.",
+    source="SPI: LeaseRevival",
+    capability="LeaseRevival",
+    timed=True,
+)
+def _revive(trial: Trial) -> None:
+    run = trial.run_id()
+    worker, other = trial.actor("worker"), trial.actor("other")
+    lease = worker.acquire(run)
+    worker.append(run, 0, lease=lease)
+    trial.expire()
+    later = worker.revive(lease)
+    trial.equal("the lease", later, replace(lease, epoch=lease.epoch + 1))
+    worker.append(run, 1, lease=later)
+    other.refused("held").acquire(run)
+    worker.refused("superseded").revive(lease)
+    worker.refused("superseded").append(run, 2, lease=lease)
+
+
+@CLAUSES.clause(
+    "L-revive-refused",
+    "revive refuses every other lease with its reason, and changes nothing.",
+    source="SPI: LeaseRevival",
+    capability="LeaseRevival",
+    timed=True,
+)
+def _revive_refused(trial: Trial) -> None:
+    run, free, gone = trial.run_id(), trial.run_id("free"), trial.run_id("gone")
+    worker, other = trial.actor("worker"), trial.actor("other")
+    taken = worker.acquire(run)
+    released = worker.acquire(free)
+    worker.release(released)
+    deleted = worker.acquire(gone)
+    worker.delete(gone)
+    trial.expire()
+    live = other.acquire(run)
+    worker.refused("superseded").revive(taken)
+    worker.refused("released").revive(released)
+    worker.refused("released").revive(deleted)
+    worker.refused("unknown").revive(replace(live, owner="worker"))
+    worker.refused("unknown").revive(replace(live, epoch=live.epoch + 1))
+    worker.refused("unknown").revive(Lease(run_id=trial.run_id("never"), owner="x", epoch=1))
+    other.refused("held").revive(live)
+    other.append(run, 0, lease=live)

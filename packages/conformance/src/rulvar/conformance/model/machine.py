@@ -1,0 +1,322 @@
+"""The state machine: several owners, a few runs, a clock, and every operation of the SPI."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from rulvar.conformance.actors import record
+from rulvar.conformance.clauses import Level, Reach
+from rulvar.conformance.model.side import Both, Pair
+from rulvar.core.records import RUN_STATUSES, Lease, RunFilter, RunMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rulvar.conformance.model.side import Side
+    from rulvar.conformance.trial import Trial
+    from rulvar.core.stores import Stores
+
+__all__ = ["run_model"]
+
+_RUNS = ("a", "a2")
+_OWNERS = ("ann", "bob")
+_TAGS = ((), ("x",), ("x", "y"))
+_runs = st.sampled_from(_RUNS)
+_owners = st.sampled_from(_OWNERS)
+_handles = st.integers(0, 1)
+_choices = st.integers(0, 5)
+
+
+class _Machine(RuleBasedStateMachine):
+    """Random operations; `trial` is set by `run_model`."""
+
+    trial: ClassVar[Trial]
+    number: ClassVar[int] = 0
+    both: Both
+
+    @initialize()
+    def begin(self) -> None:
+        kind = type(self)
+        kind.number += 1
+        trial = self.trial
+        more = [self.other] if self.other is not None else []
+        runs = tuple(trial.run_id(f"{kind.number}-{run}") for run in _RUNS)
+        self.both = Both.begin(trial, runs, more)
+        self.leases: list[Pair] = []
+        self.writes = 0
+
+    other: ClassVar[Stores | None] = None
+
+    # --- what is chosen -----------------------------------------------------------------------
+
+    def run_of(self, letter: str) -> str:
+        return self.both.runs[_RUNS.index(letter)]
+
+    def lease_of(self, run: str, choice: int) -> Pair | None:
+        """Choose a lease: none, the run's latest, any, or a forged one."""
+        mark = self.both.marks.get(run)
+        if choice == 0 or not self.leases:
+            return None
+        if choice in {1, 2} and mark is not None:
+            return mark
+        if choice == 3 and mark is not None:  # noqa: PLR2004
+            return _forged(mark, owner="forger", step=0)
+        if choice == 4 and mark is not None:  # noqa: PLR2004
+            return _forged(mark, owner=mark.right.owner, step=1)
+        return self.leases[self.writes % len(self.leases)]
+
+    def mark(self) -> str:
+        self.writes += 1
+        return f"w{self.writes}"
+
+    def claims(self, level: Level) -> bool:
+        return self.trial.claims(level)
+
+    def offers(self, method: str) -> bool:
+        return callable(getattr(self.trial.stores.journal, method, None))
+
+    def grant(self, text: str, call: Callable[[Side], object], handle: int) -> None:
+        found = self.both.do(text, call, handle=handle)
+        if isinstance(found, Pair):
+            self.leases.append(found)
+
+    # --- the operations -----------------------------------------------------------------------
+
+    @rule(letter=_runs, choice=_choices, step=st.integers(-1, 3), handle=_handles)
+    def append(self, letter: str, choice: int, step: int, handle: int) -> None:
+        run = self.run_of(letter)
+        pair = self.lease_of(run, choice)
+        found = self.both.right.journal.load(run)
+        seq = max(0, (found[-1].seq if found else 0) + step)
+        written = record(seq, self.mark())
+        self.both.do(
+            f"append({run!r}, seq={seq}{_under(pair)})",
+            lambda side: side.journal.append(run, written, **side.under(pair)),
+            handle=handle,
+        )
+
+    @rule(
+        letter=_runs,
+        choice=_choices,
+        status=st.sampled_from(RUN_STATUSES),
+        tags=st.sampled_from(_TAGS),
+        handle=_handles,
+    )
+    def put_meta(
+        self, letter: str, choice: int, status: str, tags: tuple[str, ...], handle: int
+    ) -> None:
+        run = self.run_of(letter)
+        pair = self.lease_of(run, choice) if self.claims(Level.FENCED) else None
+        meta = RunMeta(
+            run_id=run,
+            status=status,
+            updated_at="2026-01-01T00:00:00.000Z",
+            tags=tags,
+            genesis=self.mark(),
+            name=status if tags else None,
+        )
+        self.both.do(
+            f"put_meta({run!r}, {status!r}, tags={tags}{_under(pair)})",
+            lambda side: side.journal.put_meta(meta, **side.under(pair)),
+            handle=handle,
+        )
+
+    @rule(letter=_runs, choice=_choices, handle=_handles)
+    def delete(self, letter: str, choice: int, handle: int) -> None:
+        run = self.run_of(letter)
+        pair = self.lease_of(run, choice) if self.claims(Level.FENCED) else None
+        self.both.do(
+            f"delete({run!r}{_under(pair)})",
+            lambda side: side.journal.delete(run, **side.under(pair)),
+            handle=handle,
+        )
+
+    @precondition(lambda self: self.offers("delete_whole_run") and self.claims(Level.FENCED_PAIR))
+    @rule(letter=_runs, choice=_choices)
+    def delete_whole_run(self, letter: str, choice: int) -> None:
+        run = self.run_of(letter)
+        pair = self.lease_of(run, choice)
+        self.both.do(
+            f"delete_whole_run({run!r}{_under(pair)})",
+            lambda side: side.journal.delete_whole_run(run, **side.under(pair)),
+        )
+
+    @precondition(lambda self: self.trial.has_blobs)
+    @rule(letter=_runs, choice=_choices, name=st.sampled_from(("t", "t/u")), handle=_handles)
+    def put(self, letter: str, choice: int, name: str, handle: int) -> None:
+        run = self.run_of(letter)
+        pair = self.lease_of(run, choice) if self.claims(Level.FENCED_PAIR) else None
+        blob = self.mark().encode()
+        self.both.do(
+            f"put('{run}/{name}', {blob!r}{_under(pair)})",
+            lambda side: side.transcripts.put(f"{run}/{name}", blob, **side.under(pair)),
+            handle=handle,
+        )
+
+    @precondition(lambda self: self.trial.has_blobs)
+    @rule(letter=_runs, choice=_choices, name=st.sampled_from(("t", "t/u")))
+    def delete_blob(self, letter: str, choice: int, name: str) -> None:
+        run = self.run_of(letter)
+        pair = self.lease_of(run, choice) if self.claims(Level.FENCED_PAIR) else None
+        self.both.do(
+            f"transcripts.delete('{run}/{name}'{_under(pair)})",
+            lambda side: side.transcripts.delete(f"{run}/{name}", **side.under(pair)),
+        )
+
+    @precondition(lambda self: self.claims(Level.LEASABLE))
+    @rule(letter=_runs, owner=_owners, handle=_handles)
+    def acquire(self, letter: str, owner: str, handle: int) -> None:
+        self.take(letter, owner, handle)
+
+    def take(self, letter: str, owner: str, handle: int) -> None:
+        run = self.run_of(letter)
+        self.grant(
+            f"acquire({run!r}, {owner!r})", lambda side: side.journal.acquire(run, owner), handle
+        )
+
+    @precondition(lambda self: self.claims(Level.LEASABLE) and self.both.marks != {})
+    @rule(letter=_runs, owner=_owners, handle=_handles)
+    def take_over(self, letter: str, owner: str, handle: int) -> None:
+        run = self.run_of(letter)
+        mark = self.both.marks.get(run)
+        if mark is None:
+            return
+        self.both.do(
+            f"release({_named(mark)})", lambda side: side.journal.release(side.lease(mark))
+        )
+        self.take(letter, owner, handle)
+
+    @precondition(lambda self: self.offers("seize"))
+    @rule(letter=_runs, owner=_owners)
+    def seize(self, letter: str, owner: str) -> None:
+        run = self.run_of(letter)
+        self.grant(f"seize({run!r}, {owner!r})", lambda side: side.journal.seize(run, owner), 0)
+
+    @precondition(lambda self: bool(self.leases))
+    @rule(
+        letter=_runs,
+        choice=st.integers(1, 5),
+        handle=_handles,
+        what=st.sampled_from(("renew", "release", "revive")),
+    )
+    def about_a_lease(self, letter: str, choice: int, handle: int, what: str) -> None:
+        pair = self.lease_of(self.run_of(letter), choice)
+        if pair is None or (what == "revive" and not self.offers("revive")):
+            return
+        self.grant(
+            f"{what}({_named(pair)})",
+            lambda side: getattr(side.journal, what)(side.lease(pair)),
+            handle,
+        )
+
+    @precondition(lambda self: self.offers("raise_epoch"))
+    @rule(letter=_runs, step=st.integers(0, 3))
+    def raise_epoch(self, letter: str, step: int) -> None:
+        run = self.run_of(letter)
+        mark = self.both.marks.get(run)
+        right = (mark.right.epoch if mark else 0) + step
+        tried = (mark.tried.epoch if mark else 0) + step
+        self.both.raised(run, right, tried)
+        self.both.do(
+            f"raise_epoch({run!r}, {tried})",
+            lambda side: side.journal.raise_epoch(run, right if side.is_right else tried),
+        )
+
+    @precondition(lambda self: self.trial.place.clock is not None)
+    @rule(part=st.sampled_from((1, 2, 3, 4)))
+    def time_passes(self, part: int) -> None:
+        ttl = self.trial.lease_ttl_ms
+        ms = {1: 1, 2: ttl - 1, 3: ttl, 4: ttl // 2}[part]
+        self.both.script.append(f"clock.advance({ms})")
+        clock = self.trial.place.clock
+        if clock is not None:
+            clock.advance(ms)
+        self.both.compare_states()
+
+    @rule(
+        statuses=st.none() | st.lists(st.sampled_from(RUN_STATUSES), max_size=2),
+        tags=st.sampled_from(_TAGS),
+        limit=st.none() | st.integers(1, 2),
+        handle=_handles,
+    )
+    def list_runs(
+        self, statuses: list[str] | None, tags: tuple[str, ...], limit: int | None, handle: int
+    ) -> None:
+        wanted = RunFilter(
+            statuses=None if statuses is None else tuple(statuses),
+            tags=tags,
+            limit=limit,
+            # The trial's store may hold other runs before these, and after.
+            after_run_id=self.both.runs[0][:-1],
+        )
+        ours = set(self.both.runs)
+        self.both.do(
+            f"list_runs({wanted})",
+            lambda side: [row for row in side.journal.list_runs(wanted) if row.run_id in ours],
+            handle=handle,
+        )
+
+    @precondition(lambda self: self.offers("load_after"))
+    @rule(letter=_runs, after=st.integers(-1, 6), limit=st.integers(1, 3))
+    def load_after(self, letter: str, after: int, limit: int) -> None:
+        run = self.run_of(letter)
+        self.both.do(
+            f"load_after({run!r}, {after}, {limit})",
+            lambda side: side.journal.load_after(run, after, limit),
+        )
+
+
+def _forged(pair: Pair, *, owner: str, step: int) -> Pair:
+    def forge(lease: Lease) -> Lease:
+        return Lease(run_id=lease.run_id, owner=owner, epoch=lease.epoch + step)
+
+    return Pair(
+        f"Lease({pair.right.run_id!r}, {owner!r}, {pair.name}.epoch + {step})",
+        forge(pair.right),
+        forge(pair.tried),
+    )
+
+
+def _named(pair: Pair) -> str:
+    return pair.name
+
+
+def _under(pair: Pair | None) -> str:
+    return "" if pair is None else f", lease={pair.name}"
+
+
+def run_model(trial: Trial, *, chance: int, examples: int, steps: int) -> None:
+    """Run the machine over the trial's store. Raises `CheckFailure` with the shortest script."""
+    other = None if trial.place.reach is Reach.OBJECT else trial.reopen()
+
+    class Machine(_Machine):
+        pass
+
+    Machine.trial = trial
+    Machine.other = other
+    seed(chance)(Machine)
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            database=None,
+            verbosity=Verbosity.quiet,
+            print_blob=False,
+            report_multiple_bugs=False,
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    trial.count("random histories", Machine.number)
