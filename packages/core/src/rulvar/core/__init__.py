@@ -130,6 +130,19 @@ from rulvar.core.urls import StoreOptions, StoreURL
 from rulvar.core.wire import format_time, parse_time
 
 if TYPE_CHECKING:
+    from rulvar.core.audit import (
+        BlobFinding,
+        Finding,
+        Repair,
+        RowChange,
+        RunAudit,
+        Verdict,
+        audit_run,
+        audit_runs,
+        count_runs,
+        reconcile_run_meta,
+        repair_runs,
+    )
     from rulvar.core.engine import (
         Context,
         Engine,
@@ -152,6 +165,17 @@ else:
     # Name to module, imported at first use. Hidden from type checkers: a visible module
     # __getattr__ would make every misspelt name an object instead of an error.
     _LAZY = {
+        "BlobFinding": "rulvar.core.audit",
+        "Finding": "rulvar.core.audit",
+        "Repair": "rulvar.core.audit",
+        "RowChange": "rulvar.core.audit",
+        "RunAudit": "rulvar.core.audit",
+        "Verdict": "rulvar.core.audit",
+        "audit_run": "rulvar.core.audit",
+        "audit_runs": "rulvar.core.audit",
+        "count_runs": "rulvar.core.audit",
+        "reconcile_run_meta": "rulvar.core.audit",
+        "repair_runs": "rulvar.core.audit",
         "Context": "rulvar.core.engine",
         "Engine": "rulvar.core.engine",
         "Event": "rulvar.core.engine",
@@ -187,6 +211,7 @@ else:
 __all__ = [
     "RUN_STATUSES",
     "TERMINAL_STATUSES",
+    "BlobFinding",
     "BlobInfo",
     "BlobStat",
     "Clock",
@@ -202,6 +227,7 @@ __all__ = [
     "FencedStores",
     "FencedTranscriptStore",
     "FencingReport",
+    "Finding",
     "IdSource",
     "InvalidResolutionError",
     "JournalCompatibilityError",
@@ -224,8 +250,11 @@ __all__ = [
     "OutcomeUnknownError",
     "PluginError",
     "RefusalReason",
+    "Repair",
     "RetryPolicy",
+    "RowChange",
     "RulvarError",
+    "RunAudit",
     "RunCancelledError",
     "RunError",
     "RunFailedError",
@@ -254,6 +283,7 @@ __all__ = [
     "SystemClock",
     "SystemIds",
     "TranscriptStore",
+    "Verdict",
     "WholeRunDelete",
     "Worker",
     "WorkerReport",
@@ -261,6 +291,8 @@ __all__ = [
     "Workflow",
     "assertFencedWrites",
     "assert_fenced_writes",
+    "audit_run",
+    "audit_runs",
     "busy_timeout_ms_of",
     "check_after_seq",
     "check_blob",
@@ -275,6 +307,7 @@ __all__ = [
     "check_run_id",
     "check_seq",
     "check_ttl_ms",
+    "count_runs",
     "declares_fenced_writes",
     "fencing_domain_of",
     "format_time",
@@ -299,6 +332,8 @@ __all__ = [
     "open_stores",
     "parse_time",
     "probe_fencing",
+    "reconcile_run_meta",
+    "repair_runs",
     "run_of_ref",
     "workflow",
 ]

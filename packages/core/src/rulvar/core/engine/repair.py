@@ -1,0 +1,115 @@
+"""Rewriting a row from its journal: through the door, under one brief lease per run.
+
+Nothing of a run's body is executed and no workflow is needed. A brief lease taken while an
+owner sleeps ends that owner, as any brief lease does. Called from plain threads.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+from rulvar.core.engine.control_calls import briefly
+from rulvar.core.engine.engine import Engine
+from rulvar.core.engine.ownership import OwnedRun, UnownedRun
+from rulvar.core.errors import StoreCorruptError
+from rulvar.core.journal import read_journal, run_start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from rulvar.core.clock import Clock
+    from rulvar.core.engine.door import Door
+    from rulvar.core.engine.ownership import Ownership
+    from rulvar.core.engine.parts import Parts
+    from rulvar.core.ids import IdSource
+    from rulvar.core.records import JournalRecord, RunMeta
+    from rulvar.core.stores import StorePair
+
+__all__ = ["Decide", "RowRewriter"]
+
+Decide: TypeAlias = "Callable[[RunMeta | None, Sequence[JournalRecord]], RunMeta | None]"
+"""Given row and journal as they are under the lease, the row to write, or None for none."""
+
+
+class RowRewriter:
+    """Rewrites rows of runs that nobody holds, each under a lease of its own.
+
+    Over a store without leases it writes without one, as every single writer does.
+    ``lease_ttl_ms`` is for a leasable store that does not say how long its leases live.
+    Raises `ConfigError` for a pair that cannot be worked on.
+    """
+
+    def __init__(
+        self,
+        stores: StorePair,
+        *,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+        lease_ttl_ms: int | None = None,
+    ) -> None:
+        self._engine = Engine(
+            stores,
+            owner=f"rulvar-repair:{socket.gethostname()[:100]}:{os.getpid()}",
+            clock=clock,
+            ids=ids,
+            lease_ttl_ms=lease_ttl_ms,
+        )
+
+    def rewrite(self, run_id: str, decide: Decide) -> int | None:
+        """Write the row that ``decide`` returns, and return the epoch it was written under.
+
+        ``decide`` is asked under the lease, and again when the lease had to be taken again.
+        None means that there was no lease, or nothing to write. Raises `LeaseHeldError`
+        (``held``) while somebody has the run, `SupersededError` when it is lost meanwhile, and
+        what the store raises.
+        """
+        parts = self._engine.parts
+        take = partial(parts.take, run_id) if parts.owns else partial(UnownedRun, run_id)
+        return briefly(parts, take, partial(_rewrite, decide=decide))
+
+    def close(self) -> None:
+        """Stop renewing; idempotent. The stores stay open."""
+        parts = self._engine.parts
+        parts.keeper.close()
+        parts.bridge.close()
+        parts.step_threads.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _rewrite(parts: Parts, door: Door, ownership: Ownership, *, decide: Decide) -> int | None:
+    if isinstance(ownership, OwnedRun):
+        ownership.verify = door.verify
+    while True:
+        authority = door.authority()
+        row = parts.reads.meta(door.run_id)
+        records = parts.reads.load(door.run_id)
+        door.arm(records, row, _genesis(door.run_id, records))
+        wanted = decide(row, records)
+        if door.authority() == authority:
+            break
+    if wanted is None:
+        return None
+    door.put_meta(wanted)
+    return door.epoch
+
+
+def _genesis(run_id: str, records: Sequence[JournalRecord]) -> str | None:
+    try:
+        start = run_start(read_journal(run_id, records))
+    except StoreCorruptError:
+        return None  # ``decide`` sees the same records, and writes nothing over them
+    return None if start is None else start.genesis

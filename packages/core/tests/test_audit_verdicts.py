@@ -1,0 +1,649 @@
+"""Each verdict, from prepared stores: what a journal supports, and what a row says."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from rulvar.core import audit_run, audit_runs, count_runs
+from rulvar.core.audit import RowChange
+from rulvar.core.errors import (
+    ConfigError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreCorruptError,
+    StoreError,
+)
+from rulvar.core.journal import JournalEntry, encode_entry
+from rulvar.core.records import JournalRecord, JsonMembers, RunFilter, RunMeta
+from rulvar.core.testing import ManualClock, WatchedStores, reference_stores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rulvar.core.stores import Stores
+    from rulvar.core.testing import StoreCall
+
+T0 = "2026-01-02T03:04:05.000Z"
+T1 = "2026-01-02T03:04:06.000Z"
+T2 = "2026-01-02T03:04:07.000Z"
+
+
+def step(seq: int, *, ref: int | None = None, **more: object) -> dict[str, object]:
+    status = "running" if ref is None else "ok"
+    facts: dict[str, object] = {"seq": seq, "kind": "step", "status": status, "key": f"s{seq}"}
+    return facts | ({} if ref is None else {"ref": ref, "endedAt": T1}) | more
+
+
+def start(seq: int = 0, genesis: str = "g") -> dict[str, object]:
+    value = {"decisionType": "run_start", "workflow": "w", "genesis": genesis}
+    return {"seq": seq, "kind": "decision", "status": "ok", "value": value, "startedAt": T0}
+
+
+def settle(seq: int, status: str, *, segment: int = 1, **more: object) -> dict[str, object]:
+    value = {"decisionType": "run_settle", "runStatus": status, "segment": segment}
+    return {"seq": seq, "kind": "decision", "status": "ok", "value": value, "endedAt": T2} | more
+
+
+def external(seq: int, **more: object) -> dict[str, object]:
+    facts = {"seq": seq, "kind": "external", "status": "suspended", "key": f"e{seq}"}
+    return facts | more
+
+
+def abandon(seq: int, ref: int) -> dict[str, object]:
+    return {"seq": seq, "kind": "abandon", "status": "ok", "ref": ref}
+
+
+def record(entry: dict[str, object], version: int = 101) -> JournalRecord:
+    payload = {"hashVersion": version, "scope": "", "ordinal": 0, **entry}
+    return JournalRecord(seq=cast("int", entry["seq"]), payload=json.dumps(payload).encode())
+
+
+def row(status: str, run_id: str = "r", **more: object) -> RunMeta:
+    facts: dict[str, object] = {"segments": 1, "genesis": "g", "updated_at": T0} | more
+    return RunMeta(run_id=run_id, status=status, **facts)  # type: ignore[arg-type] # known fields
+
+
+def prepared(
+    entries: Sequence[dict[str, object]], meta: RunMeta | None, *, version: int = 101
+) -> Stores:
+    stores = reference_stores(clock=ManualClock())
+    for entry in entries:
+        stores.journal.append("r", record(entry, version))
+    if meta is not None:
+        stores.journal.put_meta(meta)
+    return stores
+
+
+WORKED = [start(), step(1), step(2, ref=1)]
+WAITING = [start(), external(1)]
+
+CASES: dict[str, tuple[list[dict[str, object]], RunMeta | None, str, str | None]] = {
+    # Consistent: the row says what the journal supports.
+    "settled": ([*WORKED, settle(3, "ok")], row("ok"), "consistent", None),
+    "suspended": ([*WAITING, settle(2, "suspended")], row("suspended"), "consistent", None),
+    "interrupted": ([start(), step(1)], row("running"), "consistent", None),
+    "row-only": ([], row("running"), "consistent", None),
+    "row-only-terminal": ([], row("ok"), "consistent", None),
+    "nothing": ([], None, "consistent", None),
+    "resolved-since": (
+        [*WAITING, settle(2, "suspended"), step(3, ref=1)],
+        row("suspended"),
+        "consistent",
+        None,
+    ),
+    "gave-up-waiting": (
+        [start(), external(1), settle(2, "ok")],
+        row("ok"),
+        "consistent",
+        None,
+    ),
+    "retry-begun": (
+        [*WORKED, settle(3, "error")],
+        row("running", segments=2),
+        "consistent",
+        None,
+    ),
+    "resume-begun": (
+        [*WAITING, settle(2, "suspended")],
+        row("running", segments=2),
+        "consistent",
+        None,
+    ),
+    "at-work-after-a-settle": (
+        [*WORKED, settle(3, "error"), step(4)],
+        row("running", segments=2),
+        "consistent",
+        None,
+    ),
+    "sleeping-and-no-worker-would-wake-it": (
+        [start(), external(1, deadlineAt=T2), settle(2, "suspended")],
+        row("running"),
+        "consistent",
+        None,
+    ),
+    # Meta-behind: the row lags behind a settle, or contradicts it.
+    "crash-before-the-row": ([*WORKED, settle(3, "ok")], row("running"), "meta-behind", "ok"),
+    "other-outcome": ([*WORKED, settle(3, "ok")], row("error"), "meta-behind", "ok"),
+    "over-ok-nothing-begins": (
+        [*WORKED, settle(3, "ok")],
+        row("running", segments=2),
+        "meta-behind",
+        "ok",
+    ),
+    "suspended-over-ok": ([*WORKED, settle(3, "ok")], row("suspended"), "meta-behind", "ok"),
+    "terminal-over-suspended": (
+        [*WAITING, settle(2, "suspended", segment=2)],
+        row("ok"),
+        "meta-behind",
+        "suspended",
+    ),
+    "crash-while-suspending": (
+        [*WAITING, settle(2, "suspended")],
+        row("running"),
+        "meta-behind",
+        "suspended",
+    ),
+    "terminal-over-a-sleep": (
+        [start(), external(1, deadlineAt=T2), settle(2, "suspended")],
+        row("ok"),
+        "meta-behind",
+        "running",
+    ),
+    "terminal-over-a-sleep-that-the-row-carries": (
+        [start(), external(1, deadlineAt=T2), settle(2, "suspended")],
+        row("ok", wake_at=T2),
+        "meta-behind",
+        "suspended",
+    ),
+    # Stranded: a terminal row over live work.
+    "stale-settle": (
+        [*WORKED, settle(3, "suspended"), step(4)],
+        row("ok"),
+        "stranded",
+        "running",
+    ),
+    "worked-on-and-answered": (
+        [*WORKED, settle(3, "error"), step(4), step(5, ref=4)],
+        row("error"),
+        "stranded",
+        "running",
+    ),
+    "unsettled-and-dangling": ([start(), step(1)], row("ok"), "stranded", "running"),
+    "dangling-beats-waiting": (
+        [start(), external(1), step(2)],
+        row("cancelled"),
+        "stranded",
+        "running",
+    ),
+    # Suspect: nobody can tell from here.
+    "unsettled-and-waiting": (WAITING, row("ok"), "suspect", None),
+    "no-row": ([*WORKED, settle(3, "ok")], None, "suspect", None),
+    "another-incarnation": ([*WORKED, settle(3, "ok")], row("ok", genesis="h"), "suspect", None),
+    # Without a settle, structure is all there is.
+    "unsettled-and-done": (WORKED, row("ok"), "consistent", None),
+    "abandoned": ([start(), step(1), abandon(2, 1)], row("ok"), "consistent", None),
+    "abandoned-with-what-was-inside": (
+        [start(), step(1), step(2, scope="agent:1"), external(3, scope="agent:1"), abandon(4, 1)],
+        row("ok"),
+        "consistent",
+        None,
+    ),
+    "abandoned-child": (
+        [start(), step(1, value={"childScope": "wf:c:0"}), step(2, scope="wf:c:0"), abandon(3, 1)],
+        row("ok"),
+        "consistent",
+        None,
+    ),
+    "abandoned-elsewhere": (
+        [start(), step(1), step(2, scope="agent:10"), abandon(3, 1)],
+        row("ok"),
+        "stranded",
+        "running",
+    ),
+    "abandoned-after-the-settle": (
+        [*WORKED, settle(3, "ok"), step(4), abandon(5, 4)],
+        row("ok"),
+        "consistent",
+        None,
+    ),
+    # The other opening of the same call stands for the first.
+    "opened-again": (
+        [start(), step(1, key="a"), step(2, key="a"), step(3, ref=2, key="a")],
+        row("ok"),
+        "consistent",
+        None,
+    ),
+    # Damaged.
+    "epochs-fall": (
+        [start(), step(1, epoch=2), step(2, ref=1, epoch=1)],
+        row("running"),
+        "damaged",
+        None,
+    ),
+    "epochs-fall-far-apart": (
+        [start(), step(1, epoch=3), step(2), step(3, ref=2, epoch=2)],
+        row("running"),
+        "damaged",
+        None,
+    ),
+    "answers-what-comes-later": ([start(), step(1, ref=1)], row("running"), "damaged", None),
+    "member-of-another-type": ([start(), step(1, epoch="2")], row("running"), "damaged", None),
+    "entries-without-epoch-prove-nothing": (
+        [start(), step(1, epoch=2), step(2, ref=1), step(3, epoch=2)],
+        row("running"),
+        "consistent",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("entries", "meta", "verdict", "status"), CASES.values(), ids=list(CASES))
+def test_a_prepared_run_gets_its_verdict(
+    entries: list[dict[str, object]], meta: RunMeta | None, verdict: str, status: str | None
+) -> None:
+    audit = audit_run(prepared(entries, meta), "r")
+    assert audit.verdict == verdict, audit.findings
+    assert (audit.change.status if audit.change else None) == status
+    assert (audit.change is not None) == (verdict in {"meta-behind", "stranded"})
+
+
+@pytest.mark.parametrize(
+    ("entries", "meta", "verdict", "status"),
+    [case for case in CASES.values() if case[2] != "damaged"],
+    ids=[name for name, case in CASES.items() if case[2] != "damaged"],
+)
+def test_the_other_engines_journals_are_judged_by_the_same_structure(
+    entries: list[dict[str, object]], meta: RunMeta | None, verdict: str, status: str | None
+) -> None:
+    audit = audit_run(prepared(entries, meta, version=2), "r")
+    assert audit.verdict == verdict, audit.findings
+    assert (audit.change.status if audit.change else None) == status
+    assert any(f.code == "other-hash-version" for f in audit.findings) == bool(entries)
+
+
+def test_a_change_takes_its_time_from_the_journal() -> None:
+    behind = audit_run(prepared([*WORKED, settle(3, "ok")], row("running")), "r")
+    assert behind.change == RowChange(status="ok", updated_at=T2)
+    stranded = audit_run(prepared([*WORKED, step(3)], row("ok")), "r")
+    # The last entry that has a time is the answer: the opening after it has none.
+    assert stranded.change == RowChange(status="running", updated_at=T1)
+
+
+def test_an_unknown_kind_that_was_begun_is_live_work() -> None:
+    entries = [start(), {"seq": 1, "kind": "plan", "status": "running", "key": "p"}]
+    assert audit_run(prepared(entries, row("ok")), "r").verdict == "stranded"
+    approval = [start(), {"seq": 1, "kind": "approval", "status": "suspended", "key": "p"}]
+    assert audit_run(prepared(approval, row("ok")), "r").verdict == "suspect"
+
+
+def test_a_settle_that_says_no_status_is_none() -> None:
+    entries = [*WORKED, settle(3, "ok"), settle(4, "")]
+    assert audit_run(prepared(entries, row("running")), "r").journal_status == "ok"
+
+
+def test_a_regressed_count_of_segments_is_noted_and_no_divergence() -> None:
+    audit = audit_run(prepared([*WORKED, settle(3, "ok", segment=2)], row("ok")), "r")
+    assert audit.verdict == "consistent"
+    assert [finding.code for finding in audit.findings] == ["segments-behind"]
+
+
+# --- what cannot be read ------------------------------------------------------------------
+
+
+def answering(
+    stores: Stores, answers: dict[tuple[str, str], Callable[[], object]], **options: frozenset[str]
+) -> WatchedStores:
+    """Have some reads of some runs answered otherwise."""
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        answer = answers.get((call.method, call.run_id or ""))
+        return answer() if answer is not None else perform()
+
+    return WatchedStores(stores, around=around, **options)
+
+
+def refuse(error: Exception) -> Callable[[], object]:
+    def raise_it() -> object:
+        raise error
+
+    return raise_it
+
+
+def test_an_unreadable_journal_is_damaged_and_hides_no_other() -> None:
+    stores = prepared([*WORKED, settle(3, "ok")], row("ok"))
+    for run_id in ("a", "z"):
+        stores.journal.put_meta(row("running", run_id))
+    corrupt = StoreCorruptError("record 7 cannot be read", run_id="r", position=7)
+    damaged = answering(stores, {("load", "r"): refuse(corrupt)})
+    verdicts = {audit.run_id: audit.verdict for audit in audit_runs(damaged)}
+    assert verdicts == {"a": "consistent", "r": "damaged", "z": "consistent"}
+    (finding,) = audit_run(damaged, "r").findings
+    assert (finding.code, finding.position) == ("journal-unreadable", 7)
+    assert audit_run(damaged, "r").entries is None
+
+
+def test_a_disk_error_on_one_run_hides_no_other() -> None:
+    stores = prepared([start()], row("running"))
+    stores.journal.put_meta(row("running", "a"))
+    broken = answering(stores, {("load", "a"): refuse(StoreError("the disk reports an error"))})
+    assert [a.verdict for a in audit_runs(broken)] == ["damaged", "consistent"]
+
+
+@pytest.mark.parametrize("error", [StoreBusyError("locked"), StoreClosedError("closed")])
+def test_a_store_that_cannot_answer_at_all_is_no_verdict(error: StoreError) -> None:
+    for method in ("load", "get_meta"):
+        stores = answering(prepared([start()], row("running")), {(method, "r"): refuse(error)})
+        with pytest.raises(type(error)):
+            audit_run(stores, "r")
+
+
+def test_an_unreadable_row_is_damaged() -> None:
+    corrupt = StoreCorruptError("the row cannot be read", run_id="r")
+    stores = answering(prepared([start()], None), {("get_meta", "r"): refuse(corrupt)})
+    audit = audit_run(stores, "r")
+    assert audit.verdict == "damaged"
+    assert [finding.code for finding in audit.findings] == ["row-unreadable"]
+
+
+def test_records_out_of_order_and_not_json_are_damaged_each_with_its_place() -> None:
+    records = [record(start()), record(step(5)), JournalRecord(seq=4, payload=b"{}, 7")]
+    stores = answering(prepared([], row("running")), {("load", "r"): lambda: records})
+    findings = audit_run(stores, "r").findings
+    assert [(f.code, f.seq, f.position) for f in findings] == [
+        ("order", 4, 2),
+        ("entry-unreadable", 4, 2),
+    ]
+    assert audit_run(stores, "r").verdict == "damaged"
+
+
+def test_a_journal_of_nothing_but_damage_is_named_in_a_bounded_report() -> None:
+    records = [JournalRecord(seq=at, payload=b"[]") for at in range(1_000)]
+    stores = answering(prepared([], row("running")), {("load", "r"): lambda: records})
+    assert len(audit_run(stores, "r").findings) == 10
+
+
+def test_an_id_that_no_call_would_take_is_damaged_and_hides_no_other() -> None:
+    stores = prepared([start()], row("running"))
+    odd = [f"a/{number:04}" for number in range(600)]
+
+    def inventory(call: StoreCall, perform: Callable[[], object]) -> object:
+        if call.method != "list_run_ids":
+            return perform()
+        after, limit = cast("tuple[str | None, int]", call.arguments)
+        assert after is None or "/" not in after
+        return [i for i in [*odd, "r", "s/1"] if after is None or i > after][:limit]
+
+    found = list(audit_runs(WatchedStores(stores, around=inventory)))
+    assert [audit.run_id for audit in found] == [*odd, "r", "s/1"]
+    assert {audit.verdict for audit in found if "/" in audit.run_id} == {"damaged"}
+    assert [a.verdict for a in found if a.run_id == "r"] == ["consistent"]
+
+
+# --- who holds it -------------------------------------------------------------------------
+
+
+def test_a_held_run_is_owned_whatever_its_row_says() -> None:
+    clock = ManualClock()
+    stores = reference_stores(clock=clock, lease_ttl_ms=1_000)
+    for entry in [*WORKED, settle(3, "ok")]:
+        stores.journal.append("r", record(entry))
+    stores.journal.put_meta(row("running"))
+    lease = stores.journal.acquire("r", "somebody")  # type: ignore[attr-defined]
+    audit = audit_run(stores, "r", clock=clock)
+    assert audit.verdict == "owned"
+    assert audit.holder is not None
+    assert (audit.holder.owner, audit.holder.epoch) == ("somebody", lease.epoch)
+    assert audit.sound
+    # A lease that has run out holds nothing.
+    clock.advance(1_000)
+    assert audit_run(stores, "r", clock=clock).verdict == "meta-behind"
+
+
+def test_damage_is_no_moments_state_and_a_holder_does_not_excuse_it() -> None:
+    stores = prepared([start(), step(1, epoch=2), step(2, epoch=1)], row("running"))
+    stores.journal.acquire("r", "somebody")  # type: ignore[attr-defined]
+    audit = audit_run(stores, "r")
+    assert (audit.verdict, audit.holder is not None) == ("damaged", True)
+
+
+def test_an_owner_caught_between_its_settle_and_its_row_is_not_accused() -> None:
+    """Whatever the moment at which a whole segment settles, there is no false verdict."""
+    for moment in range(1, 12):
+        stores = prepared(WORKED, row("running"))
+        calls = 0
+
+        def around(
+            call: StoreCall,  # noqa: ARG001
+            perform: Callable[[], object],
+            stores: Stores = stores,
+            moment: int = moment,
+        ) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == moment:
+                stores.journal.append("r", record(settle(3, "ok")))
+                stores.journal.put_meta(row("ok", updated_at=T2))
+            return perform()
+
+        audit = audit_run(WatchedStores(stores, around=around), "r")
+        assert audit.verdict == "consistent", (moment, audit)
+
+
+def test_an_owner_that_lets_go_while_it_is_read_is_not_accused() -> None:
+    """Held when the journal is read, between settle and row; gone when the lease is read."""
+    for settles_at in range(1, 8):
+        for ends_at in range(settles_at, 9):
+            stores = prepared(WORKED, row("running"))
+            lease = stores.journal.acquire("r", "o")  # type: ignore[attr-defined]
+            calls = 0
+
+            def around(
+                call: StoreCall,  # noqa: ARG001
+                perform: Callable[[], object],
+                stores: Stores = stores,
+                lease: object = lease,
+                moments: tuple[int, int] = (settles_at, ends_at),
+            ) -> object:
+                nonlocal calls
+                calls += 1
+                if calls == moments[0]:
+                    stores.journal.append("r", record(settle(3, "ok")))
+                if calls == moments[1]:
+                    stores.journal.put_meta(row("ok", updated_at=T2))
+                    stores.journal.release(lease)  # type: ignore[attr-defined]
+                return perform()
+
+            audit = audit_run(WatchedStores(stores, around=around), "r")
+            assert audit.verdict in {"consistent", "owned"}, (settles_at, ends_at, audit)
+
+
+def test_a_row_that_never_rests_is_somebodys_work() -> None:
+    stores = prepared([*WORKED, settle(3, "ok")], row("running"))
+    count = 0
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        nonlocal count
+        if call.method == "get_meta":
+            count += 1
+            stores.journal.put_meta(row("running", updated_at=f"{count}"))
+        return perform()
+
+    audit = audit_run(WatchedStores(stores, around=around), "r")
+    assert (audit.verdict, audit.change) == ("owned", None)
+
+
+# --- which runs ---------------------------------------------------------------------------
+
+
+def scattered() -> Stores:
+    stores = reference_stores()
+    stores.journal.append("a-journal", record(start()))
+    stores.journal.put_meta(row("running", "b-row"))
+    stores.journal.acquire("c-lease", "o")  # type: ignore[attr-defined]
+    stores.transcripts.put("d-blob/x", b"left")
+    return stores
+
+
+def test_every_trace_is_a_run() -> None:
+    verdicts = {audit.run_id: audit.verdict for audit in audit_runs(scattered())}
+    assert verdicts == {
+        "a-journal": "suspect",
+        "b-row": "consistent",
+        "c-lease": "owned",
+        "d-blob": "consistent",
+    }
+
+
+def test_without_an_inventory_rows_and_leases_are_what_there_is() -> None:
+    hidden = {"list_run_ids", "get_meta"}
+    stores = WatchedStores(scattered(), without=hidden)
+    assert [audit.run_id for audit in audit_runs(stores)] == ["b-row", "c-lease"]
+    assert count_runs(stores) == 2
+    assert audit_run(stores, "a-journal").verdict == "suspect"
+    bare = WatchedStores(scattered(), without=hidden | {"list_leases", "get_lease", "seize"})
+    assert [audit.run_id for audit in audit_runs(bare)] == ["b-row"]
+
+
+def test_runs_are_chosen_by_name_or_by_what_their_rows_say() -> None:
+    stores = reference_stores()
+    for number, status in enumerate(["ok", "running", "suspended"]):
+        stores.journal.put_meta(row(status, f"r{number}"))
+    assert [a.run_id for a in audit_runs(stores, run_ids=["r2", "r0", "r2"])] == ["r2", "r0"]
+    chosen = audit_runs(stores, statuses=("ok", "suspended"))
+    assert [audit.run_id for audit in chosen] == ["r0", "r2"]
+    both = audit_runs(stores, run_ids=["r1", "r2", "x"], statuses=("suspended",))
+    assert [audit.run_id for audit in both] == ["r2"]
+
+
+def test_arguments_are_checked_before_anything_is_read() -> None:
+    stores = WatchedStores(reference_stores())
+    with pytest.raises(ConfigError):
+        audit_run(stores, "a/b")
+    with pytest.raises(ConfigError):
+        audit_runs(stores, run_ids=["a/b"])
+    with pytest.raises(ConfigError):
+        audit_runs(stores, statuses=["ok"])  # type: ignore[arg-type]
+    assert stores.calls == []
+
+
+def test_a_sweep_goes_by_pages_and_tells_how_far_it_is() -> None:
+    stores = reference_stores()
+    for number in range(1_203):
+        stores.journal.put_meta(row("running", f"r{number:05}"))
+    watched = WatchedStores(stores)
+    told: list[int] = []
+    found = [audit.run_id for audit in audit_runs(watched, progress=told.append)]
+    assert found == [f"r{number:05}" for number in range(1_203)]
+    assert told == list(range(1, 1_204))
+    pages = [call for call in watched.calls if call.method == "list_run_ids"]
+    assert len(pages) == 3
+    assert not any(call.method == "list_runs" for call in watched.calls)
+
+
+def test_nothing_is_changed_by_looking() -> None:
+    stores = scattered()
+    for entry in [*WORKED, settle(3, "ok")]:
+        stores.journal.append("r", record(entry))
+    stores.journal.put_meta(row("running"))
+    watched = WatchedStores(stores)
+    before = stores.journal.snapshot()  # type: ignore[attr-defined]
+    assert len(list(audit_runs(watched))) == 5
+    assert watched.changes() == []
+    assert stores.journal.snapshot() == before  # type: ignore[attr-defined]
+    assert stores.journal.list_runs(RunFilter(statuses=("ok",))) == ()
+
+
+# --- blobs --------------------------------------------------------------------------------
+
+
+def ours(*entries: dict[str, object]) -> Stores:
+    begun = start()
+    begun["value"] = cast("dict[str, object]", begun["value"]) | {"workflowSourceRef": "r/source"}
+    stores = prepared([begun, *entries], row("running"))
+    stores.transcripts.put("r/source", b"async def w(ctx): ...")
+    return stores
+
+
+def turns(seq: int, ref: int | None = None, summaries: Sequence[str] = ()) -> dict[str, object]:
+    if ref is None:
+        return {"seq": seq, "kind": "turns", "status": "running", "key": "loop"}
+    value = {"ended": "done", "summaries": list(summaries)}
+    return {"seq": seq, "kind": "turns", "status": "ok", "key": "loop", "ref": ref, "value": value}
+
+
+def test_what_the_journal_refers_to_is_no_orphan() -> None:
+    patch = {"ref": "r/patch/4"}
+    stores = ours(
+        turns(1),
+        turns(2, ref=1, summaries=["r/summary/1/3"]),
+        {"seq": 3, "kind": "worktree", "status": "running", "key": "wt"},
+        {"seq": 4, "kind": "worktree", "status": "ok", "key": "wt", "ref": 3, "value": patch},
+        turns(5),
+    )
+    for ref in ("r/summary/1/3", "r/patch/4", "r/ckpt/5", "r/summary/5/2"):
+        stores.transcripts.put(ref, b"needed")
+    assert audit_run(stores, "r").blobs == ()
+
+
+def test_orphans_have_an_age_and_missing_ones_say_whether_they_are_needed() -> None:
+    clock = ManualClock()
+    stores = reference_stores(clock=clock)
+    begun = start()
+    begun["value"] = cast("dict[str, object]", begun["value"]) | {"workflowSourceRef": "r/source"}
+    summaries = ["r/summary/1/3"]
+    for entry in [begun, turns(1), turns(2, ref=1, summaries=summaries), turns(3)]:
+        stores.journal.append("r", record(entry))
+    stores.journal.put_meta(row("running"))
+    # A checkpoint that its answered loop no longer needs, a summary that its answer does not
+    # name, one that only looks like one of the open loop's, and one of nobody.
+    for ref in ("r/ckpt/1", "r/summary/1/2", "r/summary/3/x", "r/summary/03/1", "r/else"):
+        stores.transcripts.put(ref, b"12345")
+    clock.advance(90_000)
+    audit = audit_run(stores, "r", clock=clock)
+    assert {(b.ref, b.age_ms, b.size_bytes) for b in audit.orphans} == {
+        (ref, 90_000, 5)
+        for ref in ("r/ckpt/1", "r/summary/1/2", "r/summary/3/x", "r/summary/03/1", "r/else")
+    }
+    absent = {b.ref: b.required for b in audit.blobs if b.state == "missing"}
+    assert absent == {"r/source": True, "r/summary/1/3": True, "r/ckpt/3": False}
+    assert {blob.ref for blob in audit.missing} == {"r/source", "r/summary/1/3"}
+    # A blob makes no row wrong, and somebody should look all the same.
+    assert (audit.verdict, audit.sound) == ("consistent", False)
+
+
+def test_without_blob_info_an_orphan_is_named_all_the_same() -> None:
+    stores = scattered()
+    (orphan,) = audit_run(WatchedStores(stores, without={"blob_info"}), "d-blob").blobs
+    assert (orphan.ref, orphan.size_bytes, orphan.age_ms) == ("d-blob/x", None, None)
+
+
+def test_another_engines_blobs_are_not_judged() -> None:
+    stores = prepared(WORKED, row("running"), version=2)
+    stores.transcripts.put("r/ckpt/1", b"theirs")
+    assert audit_run(stores, "r").blobs == ()
+
+
+def test_blobs_of_a_run_that_somebody_works_on_are_not_judged() -> None:
+    stores = ours(step(1))
+    stores.transcripts.put("r/patch/9", b"about to be named")
+    stores.journal.acquire("r", "o")  # type: ignore[attr-defined]
+    assert audit_run(stores, "r").blobs == ()
+
+
+def test_rows_of_another_writer_are_judged_too() -> None:
+    meta = RunMeta(
+        run_id="r", status="ok", updated_at="yesterday", extra=JsonMembers({"cost": "1.50"})
+    )
+    audit = audit_run(prepared([start(), step(1)], meta), "r")
+    assert (audit.verdict, audit.row) == ("stranded", meta)
+
+
+def test_an_encoded_entry_of_ours_is_read_back_by_the_audit() -> None:
+    stores = reference_stores()
+    entry = JournalEntry(seq=0, kind="step", status="running", key="s", epoch=1)
+    stores.journal.append("r", JournalRecord(seq=0, payload=encode_entry(entry)))
+    stores.journal.put_meta(row("cancelled"))
+    assert audit_run(stores, "r").verdict == "stranded"
