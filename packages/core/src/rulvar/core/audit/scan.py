@@ -283,7 +283,7 @@ def _with_blobs(
     found = [
         BlobFinding(ref=named.ref, state="missing", what=named.what, required=named.required)
         for named in references.named.values()
-        if named.ref not in present
+        if named.needed and named.ref not in present  # the rest may have been pruned
     ]
     now_ms = clock.now_ms()
     found += [_orphan(transcripts, ref, now_ms) for ref in refs if not references.keeps(ref)]
