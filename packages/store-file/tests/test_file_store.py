@@ -1,0 +1,411 @@
+"""The store as a caller sees it: opening, threads, closing, deletion, read-only, the plugin."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rulvar.core import assert_fenced_writes, open_stores
+from rulvar.core.errors import (
+    ConfigError,
+    JournalOrderViolation,
+    StoreClosedError,
+    StoreCorruptError,
+)
+from rulvar.core.records import JournalRecord, JsonMembers, Lease, RunFilter, RunMeta
+from rulvar.stores.file import DamagedJournalError, FileJournalStore, FileStores
+from rulvar.stores.file.testing import FaultyFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def record(seq: int) -> JournalRecord:
+    return JournalRecord(seq=seq, payload=b'{"seq":%d}' % seq)
+
+
+def row(run_id: str, status: str = "ok", **others: object) -> RunMeta:
+    return RunMeta(run_id=run_id, status=status, updated_at="now", **others)  # type: ignore[arg-type]
+
+
+def quick(root: Path, *, read_only: bool = False) -> FileJournalStore:
+    return FileJournalStore(root, read_only=read_only, filesystem=FaultyFileSystem())
+
+
+# --- opening --------------------------------------------------------------------------------
+
+
+def test_a_url_opens_the_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with open_stores("file:///runs?durability=normal") as stores:
+        assert isinstance(stores, FileStores)
+        assert isinstance(stores.journal, FileJournalStore)
+        assert stores.journal.root == str(tmp_path / "runs")
+        assert stores.journal.durability == "normal"
+        stores.journal.append("run", record(0))
+    with open_stores(f"file:///{tmp_path}/runs?read_only=true") as stores:
+        assert stores.journal.load("run") == [record(0)]
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("file://", "write file:///<path>"),
+        ("file://runs", "one slash|names a host"),
+        ("file:///runs?nope=1", "unknown option 'nope'"),
+        ("file:///runs?durability=some", "one of full, normal"),
+        ("file:///runs?read_only=true", "there is no file store at"),
+        ("file:///not/there", "create it first"),
+    ],
+)
+def test_what_is_wrong_with_a_url_is_said_and_nothing_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=words):
+        open_stores(url)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_full_fence_is_refused_by_name(tmp_path: Path) -> None:
+    with FileStores(tmp_path / "store") as stores, pytest.raises(ConfigError) as caught:
+        assert_fenced_writes(stores)
+    assert "rulvar.stores.file.store.FileJournalStore does not declare" in str(caught.value)
+    assert "rulvar.stores.file.twin.FileTranscriptStore does not declare" in str(caught.value)
+    for store in (stores.journal, stores.transcripts):
+        for name in ("fenced_writes", "acquire", "renew", "release", "lease_ttl_ms"):
+            assert not hasattr(store, name)
+
+
+def test_a_folder_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letters.txt").write_text("dear")
+    with pytest.raises(ConfigError, match=r"holds 'letters.txt' and no file store"):
+        FileStores(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["letters.txt"]
+    with pytest.raises(ConfigError, match="is no folder"):
+        FileStores(tmp_path / "letters.txt")
+
+
+def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
+    FileStores(tmp_path / "store").close()
+    (tmp_path / "store" / "store.json").write_text('{"format":"rulvar-file-store","layout":2}\n')
+    for read_only in (False, True):
+        with pytest.raises(ConfigError, match="layout 2 and this version knows 1"):
+            FileStores(tmp_path / "store", read_only=read_only)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"durability": "none"}, {"read_only": 1}, {"root": ""}, {"root": "a\0"}, {"root": 3}],
+)
+def test_options_are_checked_before_anything_is_made(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    given: dict[str, object] = {"root": tmp_path / "store", **options}
+    with pytest.raises(ConfigError):
+        FileStores(**given)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- what is there to read ------------------------------------------------------------------
+
+
+def test_files_are_what_a_person_expects(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with FileStores(root) as stores:
+        stores.journal.append("order-17", JournalRecord(seq=0, payload=b'{"seq": 0, "a": "b"}'))
+        stores.journal.append("order-17", record(1))
+        stores.journal.put_meta(row("order-17", extra=JsonMembers({"x": "[1, 2]"})))
+        stores.transcripts.put("order-17/turns/1.json", b"\x00bytes")
+    assert (root / "journals" / "order-17.jsonl").read_text() == '{"seq": 0, "a": "b"}\n{"seq":1}\n'
+    assert (root / "rows" / "order-17.json").read_text() == (
+        '{"runId":"order-17","status":"ok","updatedAt":"now","x":[1, 2]}\n'
+    )
+    assert (root / "blobs" / "order-17" / "turns%2f1.json").read_bytes() == b"\x00bytes"
+
+
+def test_a_row_that_cannot_be_read_is_named_and_not_listed(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with quick(root) as store:
+        store.put_meta(row("a"))
+        store.put_meta(row("b"))
+    (root / "rows" / "a.json").write_bytes(b'{"status":"ok"}')
+    (root / "rows" / ".DS_Store").write_bytes(b"")
+    (root / "journals" / "notes.txt").write_bytes(b"")
+    for read_only in (False, True):
+        with quick(root, read_only=read_only) as store:
+            assert [each.run_id for each in store.list_runs()] == ["b"]
+            assert store.list_run_ids(None, 9) == ["a", "b"]
+            with pytest.raises(StoreCorruptError, match="'a'"):
+                store.get_meta("a")
+
+
+def test_listings_follow_every_change(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with quick(root) as store, quick(root, read_only=True) as reader:
+
+        def rows() -> list[str]:
+            found = [f"{each.run_id}:{each.status}" for each in store.list_runs()]
+            assert found == [f"{each.run_id}:{each.status}" for each in reader.list_runs()]
+            return found
+
+        def ids() -> list[str]:
+            found = list(store.list_run_ids(None, 9))
+            assert found == reader.list_run_ids(None, 9)
+            return found
+
+        assert (rows(), ids()) == ([], [])
+        store.put_meta(row("b", "running"))
+        store.append("c", record(0))
+        store.transcripts().put("a/x", b"")
+        assert (rows(), ids()) == (["b:running"], ["a", "b", "c"])
+        store.put_meta(row("b", "ok"))
+        store.put_meta(row("d", "error", tags=("t",)))
+        assert (rows(), ids()) == (["b:ok", "d:error"], ["a", "b", "c", "d"])
+        assert [each.run_id for each in store.list_runs(RunFilter(tags=("t",)))] == ["d"]
+        assert [each.run_id for each in store.list_runs(RunFilter(limit=1))] == ["b"]
+        assert [each.run_id for each in store.list_runs(RunFilter(after_run_id="b"))] == ["d"]
+        assert store.list_runs(RunFilter(statuses=())) == []
+        assert store.list_run_ids("b", 1) == ["c"]
+        store.transcripts().delete("a/x")
+        store.delete("b")
+        store.delete_whole_run("c")
+        assert (rows(), ids()) == (["d:error"], ["d"])
+
+
+# --- deletion -------------------------------------------------------------------------------
+
+
+def test_deletion_keeps_the_blobs_and_a_whole_one_does_not(tmp_path: Path) -> None:
+    with quick(tmp_path / "store") as store:
+        for run_id in ("a", "b"):
+            store.append(run_id, record(0))
+            store.put_meta(row(run_id))
+            store.transcripts().put(f"{run_id}/x", b"blob")
+        store.delete("a")
+        store.delete_whole_run("b")
+        store.delete("unknown")
+        store.delete_whole_run("unknown")
+        assert (store.load("a"), store.get_meta("a")) == ([], None)
+        assert store.transcripts().get("a/x") == b"blob"
+        assert store.transcripts().list_refs("b") == []
+        assert store.list_run_ids(None, 9) == ["a"]
+        store.append("a", record(0))
+        assert store.load("a") == [record(0)]
+        with pytest.raises(ConfigError, match="grants no leases"):
+            store.delete_whole_run("a", lease=Lease(run_id="a", owner="me", epoch=1))
+        assert store.load("a") == [record(0)]
+
+
+def test_a_deletion_whose_files_stay_is_a_deletion_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "store"
+    files = FaultyFileSystem("unlink")
+    with FileJournalStore(root, filesystem=files) as store:
+        store.append("a", record(0))
+        store.put_meta(row("a"))
+        files.at, files.for_ever = 1, True
+        store.delete("a")
+        assert "is deleted, and some of its files are still there" in caplog.text
+        assert (root / "journals" / "a.jsonl").exists()
+        with quick(root, read_only=True) as reader:
+            assert (reader.load("a"), reader.load_after("a", -1, 9)) == ([], [])
+            assert reader.get_meta("a") is None
+            assert (reader.list_runs(), reader.list_run_ids(None, 9)) == ([], [])
+        files.for_ever = False
+        store.append("a", record(0))
+        assert store.load("a") == [record(0)]
+        assert store.list_runs() == []
+
+
+# --- read-only ------------------------------------------------------------------------------
+
+
+def test_a_read_only_store_refuses_every_change(tmp_path: Path) -> None:
+    FileStores(tmp_path / "store").close()
+    with quick(tmp_path / "store", read_only=True) as store:
+        changes: list[Callable[[], None]] = [
+            lambda: store.append("a", record(0)),
+            lambda: store.put_meta(row("a")),
+            lambda: store.delete("a"),
+            lambda: store.delete_whole_run("a"),
+            lambda: store.transcripts().put("a/x", b""),
+            lambda: store.transcripts().delete("a/x"),
+        ]
+        for change in changes:
+            with pytest.raises(ConfigError, match="opened read-only"):
+                change()
+
+
+class Growing(FaultyFileSystem):
+    """A writer beside the reader: the journal changes while it is being read."""
+
+    def __init__(self, path: Path, images: list[bytes]) -> None:
+        super().__init__()
+        self.path = path
+        self.images = images
+
+    def read(self, descriptor: int, size: int, offset: int, /) -> bytes:
+        data = super().read(descriptor, size, offset)
+        if self.images:
+            self.path.write_bytes(self.images.pop(0))
+        return data
+
+
+def test_a_reader_that_met_a_change_reads_again(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    FileStores(root).close()
+    path = root / "journals" / "a.jsonl"
+    fused = b'{"seq":0}\n{"seq":1,"v":"to{"x":1}\n'
+    path.write_bytes(fused)
+    files = Growing(path, [])
+    with FileJournalStore(root, read_only=True, filesystem=files) as store:
+        files.images = [b'{"seq":0}\n{"seq":1}\n']
+        assert store.load("a") == [record(0), record(1)]
+        path.write_bytes(fused)
+        with pytest.raises(DamagedJournalError):
+            store.load("a")
+
+
+# --- threads and the end --------------------------------------------------------------------
+
+
+def test_threads_share_a_store_and_each_seq_is_won_once(tmp_path: Path) -> None:
+    won: list[tuple[str, int]] = []
+    barrier = threading.Barrier(8)
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            barrier.wait()
+            for seq in range(20):
+                for run_id in ("shared", f"own-{number}"):
+                    try:
+                        store.append(run_id, record(seq))
+                    except JournalOrderViolation:
+                        assert run_id == "shared"
+                    else:
+                        won.append((run_id, seq))
+                store.put_meta(row(f"own-{number}"))
+                store.transcripts().put(f"own-{number}/x", b"%d" % seq)
+                assert store.get_meta(f"own-{number}") is not None
+                store.list_runs()
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    with quick(tmp_path / "store") as store:
+        crowd = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in crowd:
+            thread.start()
+        for thread in crowd:
+            thread.join()
+        assert failures == []
+        assert len(set(won)) == len(won)
+        shared = [seq for run_id, seq in won if run_id == "shared"]
+        assert [each.seq for each in store.load("shared")] == sorted(shared)
+        assert sorted(each.run_id for each in store.list_runs()) == [f"own-{n}" for n in range(8)]
+        for number in range(8):
+            assert len(store.load(f"own-{number}")) == 20
+
+
+class Pausing(FaultyFileSystem):
+    """Stops inside a sync until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pausing = False
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
+
+    def sync(self, descriptor: int, /) -> None:
+        super().sync(descriptor)
+        if self.pausing:
+            self.reached.set()
+            assert self.go_on.wait(60)
+
+
+def test_close_waits_for_the_call_in_flight_and_refuses_the_next(tmp_path: Path) -> None:
+    files = Pausing()
+    store = FileJournalStore(tmp_path / "store", filesystem=files)
+    store.append("a", record(0))
+    files.pausing = True
+    order: list[str] = []
+
+    def append() -> None:
+        store.append("a", record(1))
+        order.append("appended")
+
+    def close() -> None:
+        store.close()
+        order.append("closed")
+
+    appending = threading.Thread(target=append)
+    appending.start()
+    assert files.reached.wait(60)
+    closing = threading.Thread(target=close)
+    closing.start()
+    # The door is shut before close waits: seen from here once a call is refused.
+    while True:
+        try:
+            store.load("b")
+        except StoreClosedError:
+            break
+    assert closing.is_alive()
+    files.go_on.set()
+    closing.join()
+    appending.join()
+    # Whichever thread wrote its word first, close returned after the append had landed.
+    assert sorted(order) == ["appended", "closed"]
+    with quick(tmp_path / "store") as again:
+        assert again.load("a") == [record(0), record(1)]
+
+
+def test_a_closed_store_refuses_every_call_and_closes_again(tmp_path: Path) -> None:
+    stores = FileStores(tmp_path / "store")
+    stores.close()
+    stores.close()
+    store, twin = stores.journal, stores.transcripts
+    assert isinstance(store, FileJournalStore)
+    calls: list[Callable[[], object]] = [
+        lambda: store.append("a", record(0)),
+        lambda: store.load("a"),
+        lambda: store.load_after("a", -1, 1),
+        lambda: store.put_meta(row("a")),
+        lambda: store.get_meta("a"),
+        store.list_runs,
+        lambda: store.list_run_ids(None, 1),
+        lambda: store.delete("a"),
+        lambda: store.delete_whole_run("a"),
+        lambda: twin.put("a/x", b""),
+        lambda: twin.get("a/x"),
+        lambda: twin.list_refs("a"),
+        lambda: twin.delete("a/x"),
+        lambda: store.transcripts().blob_info("a/x"),
+    ]
+    for call in calls:
+        with pytest.raises(StoreClosedError):
+            call()
+    # The arguments come first.
+    with pytest.raises(ConfigError):
+        store.load("a/b")
+
+
+def test_the_errors_survive_a_process_boundary() -> None:
+    error = DamagedJournalError(run_id="a", position=3, kind="joined", why="so it is")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.run_id, copy.position, copy.kind, copy.code) == ("a", 3, "joined", "store-corrupt")
+    assert str(copy) == str(error)
+
+
+def test_opening_and_closing_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        FileStores(tmp_path / "store").close()
+        FileStores(tmp_path / "store").close()
+    assert caplog.records == []
