@@ -9,17 +9,20 @@ ratio compares within its own pass.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import statistics
 import sys
 import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import apsw
 
+from rulvar.core.engine.bridge import Bridge
 from rulvar.core.records import JournalRecord
 from rulvar.stores.sqlite.store import SqliteStore
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.core.records import Lease
+
 
 Durability = Literal["full", "normal"]
 
@@ -104,15 +108,41 @@ def threads(folder: Path, durability: Durability, count: int, callers: int) -> P
     return Pass(each * callers / seconds, [one for mine in latencies for one in mine])
 
 
+def tasks(folder: Path, durability: Durability, count: int, callers: int) -> Pass:
+    """Append under a lease from asyncio tasks, through the bridge that an engine uses."""
+    store = SqliteStore(folder / f"tasks-{callers}.db", durability=durability)
+    bridge = Bridge(threads=callers)
+    each = max(1, count // callers)
+    records = [JournalRecord(seq=seq, payload=payload(seq)) for seq in range(each)]
+    leases = [store.acquire(f"run-{number}", "bench") for number in range(callers)]
+    latencies: list[float] = []
+
+    async def work(lease: Lease) -> None:
+        for record in records:
+            begun = time.perf_counter()
+            append = partial(store.append, lease.run_id, record, lease=lease)
+            await bridge.call(append)
+            latencies.append((time.perf_counter() - begun) * 1000)
+
+    async def crowd() -> float:
+        started = time.perf_counter()
+        await asyncio.gather(*(work(lease) for lease in leases))
+        return time.perf_counter() - started
+
+    seconds = asyncio.run(crowd())
+    bridge.close()
+    store.close()
+    return Pass(each * callers / seconds, latencies)
+
+
 Contender = tuple[str, "Callable[[Path, Durability, int], Pass]"]
 
 
 def contenders() -> list[Contender]:
     """Return who is measured, besides raw."""
     return [
-        ("1 thread", lambda folder, durability, count: threads(folder, durability, count, 1)),
-        ("8 threads", lambda folder, durability, count: threads(folder, durability, count, 8)),
-        ("64 threads", lambda folder, durability, count: threads(folder, durability, count, 64)),
+        *((f"{n} thread" + "s" * (n > 1), partial(threads, callers=n)) for n in (1, 8, 64)),
+        *((f"{n} task" + "s" * (n > 1), partial(tasks, callers=n)) for n in (1, 8, 64)),
     ]
 
 

@@ -168,7 +168,9 @@ folder, name, files = sys.argv[1], sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(files):
-    with SqliteStore(f"{folder}/{number}.db") as store:
+    # Patient, since a slow disk is no clash: what is shown is that no error comes of births.
+    options = {"lease_ttl_ms": 300_000, "busy_timeout_ms": 60_000, "open_timeout_ms": 60_000}
+    with SqliteStore(f"{folder}/{number}.db", **options) as store:
         lease = store.acquire(f"run-{name}", name)
         store.append(lease.run_id, JournalRecord(seq=0, payload=b'{"seq":0}'), lease=lease)
 print("born", flush=True)
