@@ -45,6 +45,7 @@ __all__ = [
     "judge_tail",
     "last_line",
     "refuse_order",
+    "rescue",
     "take_apart",
 ]
 
@@ -245,6 +246,14 @@ def take_apart(line: bytes) -> Parts:
             fragment, last = _raw(text[at : begin.start()]), _raw(text[begin.start() :])
             return Parts(kept, size, fragment, piece[1], len(last))
     return Parts(kept, size, _raw(text[at:]))
+
+
+def rescue(line: bytes) -> tuple[tuple[JournalRecord, ...], bytes]:
+    """Return the records of a line that is none, and the rest of it, for a repair."""
+    parts = take_apart(line.rstrip(b"\0"))
+    if parts.last is None or _may_hold_a_value(parts.fragment):
+        return parts.whole, line[parts.whole_bytes :]
+    return (*parts.whole, parts.last), parts.fragment
 
 
 def _raw(text: str) -> bytes:
