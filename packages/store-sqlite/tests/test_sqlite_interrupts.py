@@ -156,7 +156,7 @@ def check(found: dict[str, object], interrupts: int) -> None:
     assert (found["lost"], found["late"]) == ([], [])
     slowest = found["slowest"]
     assert isinstance(slowest, float)
-    assert slowest < 5
+    assert slowest < 20  # what is stuck stays so; a slow disk does not
 
 
 @pytest.mark.parametrize("durability", ["full", "normal"])

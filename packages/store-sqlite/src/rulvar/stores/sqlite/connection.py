@@ -65,6 +65,7 @@ class Settings:
     busy_timeout_ms: int
     open_timeout_ms: int
     durability: Durability
+    read_only: bool = False
 
     @property
     def in_memory(self) -> bool:
@@ -122,7 +123,11 @@ def _refuse(message: str) -> NoReturn:
 
 def connect(settings: Settings) -> apsw.Connection:
     """Open one connection with everything that must hold on each; writes nothing."""
-    connection = apsw.Connection(settings.path)
+    if settings.read_only:
+        # Not even the last one to close moves the log into the database then.
+        connection = apsw.Connection(settings.path, flags=apsw.SQLITE_OPEN_READONLY)
+    else:
+        connection = apsw.Connection(settings.path)
     connection.set_busy_timeout(0)
     for switch, value in _SWITCHES:
         connection.config(switch, value)
@@ -197,11 +202,18 @@ def birth(settings: Settings) -> apsw.Connection:
     """Open the writer's connection and see to it that the file has the layout.
 
     The switch to WAL and the tables are retried as one unit: either may meet a lock while
-    others open the same fresh file. A file that has everything is not written to. Raises
-    `StoreBusyError` after ``open_timeout_ms``, and `ConfigError` for somebody else's file.
+    others open the same fresh file. A file that has everything is not written to, and one
+    that is opened to read only never is. Raises `StoreBusyError` after ``open_timeout_ms``,
+    and `ConfigError` for somebody else's file, or for none where it is only to be read.
     """
+    if settings.read_only and not os.path.isfile(settings.path):  # noqa: PTH113
+        _refuse(
+            f"there is no file {settings.path}, and read_only makes none: check the path; the "
+            "first run makes the file"
+        )
+    attempt = _seen if settings.read_only else _born
     try:
-        return Patience(settings.open_timeout_ms).retry(lambda: _born(settings), settings.path)
+        return Patience(settings.open_timeout_ms).retry(lambda: attempt(settings), settings.path)
     except FAILURES as error:
         raise translate(error, path=settings.path) from error
 
@@ -216,6 +228,20 @@ def _born(settings: Settings) -> apsw.Connection:
         if not present.issuperset(schema.OBJECTS):
             _check_columns(connection, settings.path)
             _create(connection)
+        _check_columns(connection, settings.path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _seen(settings: Settings) -> apsw.Connection:
+    connection = connect(settings)
+    try:
+        _check_encoding(connection, settings.path)
+        present = {name for (name,) in connection.execute(schema.NAMES_PRESENT).fetchall()}
+        if not present.issuperset(schema.COLUMNS):
+            _refuse(f"{settings.path} has no runs and never had: open it without read_only first")
         _check_columns(connection, settings.path)
     except BaseException:
         connection.close()

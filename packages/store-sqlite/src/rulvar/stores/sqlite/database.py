@@ -12,7 +12,7 @@ import threading
 import uuid
 from typing import TYPE_CHECKING, TypeVar
 
-from rulvar.core.errors import StoreClosedError, StoreForkedError
+from rulvar.core.errors import ConfigError, StoreClosedError, StoreForkedError
 from rulvar.stores.sqlite.commits import Committer
 from rulvar.stores.sqlite.connection import Patience, connect
 from rulvar.stores.sqlite.errors import FAILURES, translate
@@ -77,7 +77,16 @@ class Database:
         return StoreClosedError(f"the store at {self.settings.path} was closed: open it again")
 
     def write(self, job: Job[_T]) -> _T:
-        """Have a mutation committed; see `Committer.run`."""
+        """Have a mutation committed; see `Committer.run`.
+
+        Raises `ConfigError` where the file was opened to read only.
+        """
+        if self.settings.read_only:
+            message = (
+                f"{self.settings.path} was opened with read_only, and this call would write: "
+                "nothing was changed; open it without read_only"
+            )
+            raise ConfigError(message)
         return self._committer.run(job)
 
     def read(self, read: Callable[[apsw.Connection], _T], run_id: str | None = None) -> _T:

@@ -19,7 +19,7 @@ def rulvar_open_stores(url: StoreURL) -> Stores | None:
     """Open ``sqlite:///runs.db``, ``sqlite:////var/runs.db``, or ``sqlite://`` in memory.
 
     Options: ``lease_ttl_ms``, ``busy_timeout_ms``, ``open_timeout_ms``, ``durability``
-    (``full`` or ``normal``) and ``allow_network_filesystem``.
+    (``full`` or ``normal``), ``allow_network_filesystem`` and ``read_only``.
     """
     if url.scheme != "sqlite":
         return None
@@ -34,6 +34,7 @@ def rulvar_open_stores(url: StoreURL) -> Stores | None:
         open_timeout_ms = options.take_int("open_timeout_ms", 10_000)
         durability = options.take_choice("durability", durabilities, "full")
         allow_network_filesystem = options.take_bool("allow_network_filesystem", False)
+        read_only = options.take_bool("read_only", False)
     store = SqliteStore(
         ":memory:" if path is None else path,
         lease_ttl_ms=lease_ttl_ms,
@@ -41,5 +42,6 @@ def rulvar_open_stores(url: StoreURL) -> Stores | None:
         open_timeout_ms=open_timeout_ms,
         durability=durability,
         allow_network_filesystem=allow_network_filesystem,
+        read_only=read_only,
     )
     return Stores(store, store.transcripts())

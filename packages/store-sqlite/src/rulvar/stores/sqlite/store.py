@@ -54,7 +54,9 @@ class SqliteStore:
     ``"normal"`` (survives a crash of the process; epoch grants survive power loss all the
     same). ``clock`` judges expiry. ``open_timeout_ms`` bounds how long opening may wait.
     ``allow_network_filesystem`` takes a file that lies on one, when you know that only one
-    machine ever opens it.
+    machine ever opens it. ``read_only`` opens a file that is there, to look at it: neither the
+    database nor its log is ever written, also when it closes, and every call that would change
+    something is refused as `ConfigError`.
 
     Raises `ConfigError` for a wrong option or path, `StoreBusyError` when others kept the
     file locked while it was opened, `StoreCorruptError` for what is no database.
@@ -70,6 +72,7 @@ class SqliteStore:
         clock: Clock | None = None,
         open_timeout_ms: int = 10_000,
         allow_network_filesystem: bool = False,
+        read_only: bool = False,
     ) -> None:
         check_ttl_ms(lease_ttl_ms)
         settings = Settings(
@@ -78,7 +81,11 @@ class SqliteStore:
             busy_timeout_ms=_busy_timeout(busy_timeout_ms, lease_ttl_ms),
             open_timeout_ms=_milliseconds("open_timeout_ms", open_timeout_ms),
             durability=_durability(durability),
+            read_only=read_only,
         )
+        if read_only and settings.in_memory:
+            message = "a database in memory has nothing to read only: leave read_only out"
+            raise ConfigError(message)
         require_sqlite()
         self._database = Database(settings, SystemClock() if clock is None else clock)
         self._twin = SqliteTranscripts(self._database)
