@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 
 from rulvar.cli.main import main
-from rulvar.core.errors import ConfigError, StoreInUseError
+from rulvar.core.errors import ConfigError, StoreError, StoreInUseError
 from rulvar.core.records import JournalRecord, RunMeta
 from rulvar.stores.file import DamagedJournalError, FileJournalStore, FileStores
 from rulvar.stores.file.lines import encode_line
@@ -55,7 +56,8 @@ def quick(root: Path) -> FileJournalStore:
 
 def make(root: Path, image: bytes) -> Path:
     with quick(root) as store:
-        store.append("sound", record(0))
+        if not store.load("sound"):
+            store.append("sound", record(0))
     path = root / "journals" / "run.jsonl"
     path.write_bytes(image)
     return path
@@ -66,7 +68,7 @@ def test_what_can_be_read_is_kept_and_the_rest_laid_aside(tmp_path: Path, name: 
     image, kept, kinds = DAMAGED[name]
     root = tmp_path / "store"
     path = make(root, image)
-    with quick(root) as store, pytest.raises(DamagedJournalError):
+    with FileJournalStore(root, read_only=True) as store, pytest.raises(DamagedJournalError):
         store.load("run")
     (seen,) = find_damage(root)
     assert path.read_bytes() == image
@@ -137,10 +139,8 @@ def test_a_repair_that_is_cut_short_loses_nothing_and_can_be_repeated(
         root = tmp_path / str(at)
         path = make(root, image)
         files = FaultyFileSystem(kind, at=at, for_ever=True)
-        try:
+        with suppress(StoreError):  # and nothing but an error of the tree
             repair_damage(root, filesystem=files)
-        except Exception as error:  # noqa: BLE001 - each kind has its own
-            assert type(error).__module__ == "rulvar.core.errors"
         backups = [each.read_bytes() for each in (root / "backups").iterdir()]
         assert path.read_bytes() == image or image in backups
         repair_damage(root, filesystem=FaultyFileSystem())
