@@ -34,7 +34,14 @@ def store_url(given: str | None) -> StoreURL:
 
 
 @contextmanager
-def opened_stores(given: str | None) -> Iterator[Stores]:
-    """Open the pair of stores, and close it behind the block."""
-    with open_stores(store_url(given)) as stores:
+def opened_stores(given: str | None, *, read_only: bool = False) -> Iterator[Stores]:
+    """Open the pair of stores, and close it behind the block.
+
+    With ``read_only``, where the store can: nothing on disk is changed, and a mistyped URL
+    makes no store.
+    """
+    url = store_url(given)
+    if read_only and not url.in_memory:
+        url = url.preferring(read_only="true")
+    with open_stores(url) as stores:
         yield stores

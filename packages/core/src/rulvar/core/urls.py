@@ -18,7 +18,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 from urllib.parse import unquote, unquote_plus
@@ -52,13 +52,15 @@ class StoreURL:
 
     ``authority`` is what stands between ``//`` and the next ``/``, as written: it may hold
     credentials, so it is no part of ``repr`` or ``str``. ``path`` is without the slash that
-    ends the authority: relative, absolute, or empty.
+    ends the authority: relative, absolute, or empty. ``preferences`` are options that the
+    caller would like, and that a provider may not know: see `preferring`.
     """
 
     scheme: str
     path: str = ""
     authority: str = field(default="", repr=False)
     options_given: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    preferences: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
     def parse(cls, text: str, /) -> Self:
@@ -85,6 +87,15 @@ class StoreURL:
             authority=authority,
             options_given=tuple(_parse_query(query, shown).items()),
         )
+
+    def preferring(self, **wished: str) -> Self:
+        """Return the URL with options that a provider takes if it knows them.
+
+        What the URL says itself wins, and one that is not taken is no error.
+        """
+        known = dict(self.options_given)
+        fresh = {key: value for key, value in wished.items() if key not in known}
+        return replace(self, preferences=tuple({**dict(self.preferences), **fresh}.items()))
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -178,12 +189,13 @@ class StoreOptions:
     def __init__(self, url: StoreURL, /) -> None:
         self._url = url
         self._left = dict(url.query)
+        self._wished = dict(url.preferences)
         self._known: list[str] = []
 
     def take_text(self, key: str, default: str | None = None, /) -> str | None:
         """Take an option as it stands."""
         self._known.append(key)
-        return self._left.pop(key, default)
+        return self._left.pop(key, self._wished.get(key, default))
 
     def take_int(
         self,

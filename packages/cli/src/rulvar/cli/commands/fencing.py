@@ -68,7 +68,7 @@ def check(context: click.Context, output: Output, *, probe: bool, store: str | N
       rulvar fencing check --store sqlite:///runs.db
       rulvar fencing check --probe --json && rulvar worker
     """  # noqa: D301
-    with opened_stores(store) as stores:
+    with opened_stores(store, read_only=not probe) as stores:
         verdict = _declared(str(store_url(store)), stores)
         if probe and has_leases(stores.journal):
             verdict = replace(verdict, report=probe_fencing(stores))

@@ -97,7 +97,7 @@ def list_runs(
     run_filter = RunFilter(
         statuses=statuses or None, name=name, tags=tags, limit=limit + 1, after_run_id=after
     )
-    with opened_stores(store) as stores:
+    with opened_stores(store, read_only=True) as stores:
         found = stores.journal.list_runs(run_filter)
         page = found[:limit]
         holders = {meta.run_id: _holder(stores, meta.run_id) for meta in page}
@@ -180,7 +180,7 @@ def show(context: click.Context, output: Output, run_id: str, store: str | None)
       rulvar runs show order-17
       rulvar runs show order-17 --json | jq .tenures
     """  # noqa: D301
-    with opened_stores(store) as stores:
+    with opened_stores(store, read_only=True) as stores:
         inspection: Inspection = inspect_run(stores, run_id)
     now_ms = SystemClock().now_ms()
     output.show(show_document(inspection), lambda: show_text(inspection, now_ms=now_ms))
