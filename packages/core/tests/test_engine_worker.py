@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.core.engine import Engine, Worker, workflow
-from rulvar.core.errors import ConfigError
+from rulvar.core.errors import ConfigError, StoreFullError
 from rulvar.core.records import JournalRecord
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
@@ -283,6 +283,48 @@ def test_two_workers_never_run_a_step_twice_at_once() -> None:
     assert twice == []
     assert set(bench.ran.values()) == {2}
     assert sum(report.superseded for report in reports) == 0
+
+
+def test_a_held_run_does_not_hide_the_others_where_leases_are_not_listed() -> None:
+    bench = Bench()
+    bench.stores = WatchedStores(
+        Stores(bench.store, bench.store.transcripts()),
+        without={"get_lease", "list_leases", "seize"},
+    )
+    asyncio.run(bench.prepare("a", "b"))
+    bench.store.acquire("a", "somebody else")
+    report = asyncio.run(bench.until_idle(concurrency=1))
+    assert (report.held, report.outcomes) == (1, {"ok": 1})
+    assert bench.ran == {"b": 1}
+
+
+def test_a_run_that_met_a_full_disk_is_tried_again_after_a_rest() -> None:
+    bench = Bench()
+    asyncio.run(bench.prepare("a"))
+    full = True
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        if full and call.method == "append":
+            raise StoreFullError("no room", run_id="a")
+        return perform()
+
+    bench.stores.around = around
+
+    async def main() -> list[dict[str, int]]:
+        nonlocal full
+        async with bench.engine() as engine:
+            worker = Worker(engine, poll_interval_ms=5)
+            report = await worker.run(until_idle=True)
+            seen = [dict(report.outcomes)]
+            assert list(report.broken) == ["a"]
+            full = False
+            seen.append(dict((await worker.run(until_idle=True)).outcomes))
+            bench.clock.advance(30_000)
+            seen.append(dict((await worker.run(until_idle=True)).outcomes))
+            return seen
+
+    assert asyncio.run(asyncio.wait_for(main(), 10)) == [{}, {}, {"ok": 1}]
+    assert bench.ran == {"a": 1}
 
 
 @pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"poll_interval_ms": 0}])

@@ -54,6 +54,7 @@ class Sweeper:
     clock: Clock
     workflows: Collection[str]
     set_aside: dict[str, Generation] = field(default_factory=dict)
+    _resting: dict[str, int] = field(default_factory=dict)
     _seen: dict[str, _Seen] = field(default_factory=dict)
 
     def candidates(self, busy: Collection[str], wanted: int) -> list[str]:
@@ -69,7 +70,7 @@ class Sweeper:
             elder = self._elder(meta)
             if elder.run_id in busy or elder.run_id in held or elder.run_id in found:
                 continue
-            if not self._may_take(elder) or not self._stirs(meta):
+            if self._rests(elder.run_id) or not self._may_take(elder) or not self._stirs(meta):
                 continue
             found.append(elder.run_id)
             if len(found) >= wanted:
@@ -93,6 +94,19 @@ class Sweeper:
         meta = self.reads.meta(run_id)
         if meta is not None:
             self.set_aside[run_id] = generation(meta)
+
+    def rest(self, run_id: str, wait_ms: int) -> None:
+        """Pass a run over for ``wait_ms`` milliseconds: what hindered it may pass by itself."""
+        self._resting[run_id] = self.clock.monotonic_ms() + wait_ms
+
+    def _rests(self, run_id: str) -> bool:
+        until = self._resting.get(run_id)
+        if until is None:
+            return False
+        if self.clock.monotonic_ms() < until:
+            return True
+        del self._resting[run_id]
+        return False
 
     def _rows(self) -> Iterator[RunMeta]:
         after: str | None = None

@@ -14,8 +14,11 @@ from rulvar.core.checks import MAX_INTEGER, check_integer
 from rulvar.core.engine.sweep import Sweeper
 from rulvar.core.errors import (
     LeaseHeldError,
+    OutcomeUnknownError,
     RulvarError,
+    SettlementError,
     StoreBusyError,
+    StoreFullError,
     SupersededError,
 )
 
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["Worker", "WorkerReport", "WorkerResult"]
 
 _log = logging.getLogger("rulvar.worker")
+
+_REST_MS = 30_000
+"""How long a run rests after an error of the disk, which may pass without its row changing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +91,7 @@ class Worker:
         check_integer("poll_interval_ms", poll_interval_ms, 1, MAX_INTEGER)
         self._engine = engine
         self._concurrency = concurrency
+        self._held_ms = (engine.parts.lease_ttl_ms or 0) // 3
         self._poll_seconds = poll_interval_ms / 1000
         self._retention = retention
         self._retention_seconds = retention_interval_ms / 1000
@@ -184,12 +191,19 @@ class Worker:
             outcome = await handle.result()
         except LeaseHeldError as error:
             report.held += 1
+            # A store that does not list its leases offers it again at every sweep.
+            self._sweeper.rest(handle.run_id, self._held_ms)
             result = WorkerResult(run_id=handle.run_id, error=error)
         except SupersededError as error:
             report.superseded += 1
             result = WorkerResult(run_id=handle.run_id, error=error)
         except StoreBusyError as error:
             report.busy += 1
+            result = WorkerResult(run_id=handle.run_id, error=error)
+        except (StoreFullError, OutcomeUnknownError, SettlementError) as error:
+            _log.error("run %r rests for %d s: %s", handle.run_id, _REST_MS // 1000, error)
+            report.broken[handle.run_id] = f"{type(error).__name__}: {error}"
+            self._sweeper.rest(handle.run_id, _REST_MS)
             result = WorkerResult(run_id=handle.run_id, error=error)
         except Exception as error:  # noqa: BLE001 - one broken run must not end the worker
             result = WorkerResult(run_id=handle.run_id, error=error)
