@@ -1,0 +1,339 @@
+"""Copies between stores: equal, verified, resumable, and never in anybody's way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rulvar.core.errors import ConfigError, StoreFullError
+from rulvar.core.moving import copy_runs
+from rulvar.core.records import JournalRecord, JsonMembers, RunMeta
+from rulvar.core.stores import Stores
+from rulvar.core.testing import ManualClock, ReferenceStore, reference_stores
+from rulvar.stores.file import FileStores
+from rulvar.stores.file.testing import FaultyFileSystem
+from rulvar.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rulvar.core.moving import CopiedRun
+    from rulvar.core.stores import StorePair
+
+AWKWARD = ["a", "A", "CON", "é", "e\u0301", "z" * 200, "100%", "order-17"]
+
+
+def record(seq: int, epoch: int | None = None) -> JournalRecord:
+    more = "" if epoch is None else f',"epoch":{epoch}'
+    return JournalRecord(seq=seq, payload=f'{{ "seq": {seq}{more}}}'.encode())
+
+
+def fill(stores: StorePair, run_ids: list[str]) -> None:
+    for number, run_id in enumerate(run_ids):
+        for seq in range(0, 3 * number, 2):
+            stores.journal.append(run_id, record(seq, epoch=number))
+        stores.journal.append(
+            run_id, JournalRecord(seq=1000, payload=b'{\n"seq":1000,"v":"\\ud800"}\r\n')
+        )
+        if number % 3 != 2:
+            extra = JsonMembers({"later": '{"x": [1, 2.50]}'})
+            stores.journal.put_meta(
+                RunMeta(run_id=run_id, status="ok", updated_at="now", extra=extra, genesis="g")
+            )
+        for name in ("x", "turn/1", "é" * 150)[: number % 4]:
+            stores.transcripts.put(f"{run_id}/{name}", name.encode() + b"\0\xff")
+    stores.transcripts.put("only a blob/x", b"")
+
+
+def content(stores: Stores) -> dict[str, object]:
+    journal, twin = stores.journal, stores.transcripts
+    runs: list[str] = list(journal.list_run_ids(None, 1000))  # type: ignore[attr-defined]
+    return {
+        run_id: (
+            list(journal.load(run_id)),
+            journal.get_meta(run_id),  # type: ignore[attr-defined]
+            {ref: twin.get(ref) for ref in twin.list_refs(run_id)},
+        )
+        for run_id in runs
+    }
+
+
+def sqlite(path: Path) -> Stores:
+    store = SqliteStore(path)
+    return Stores(store, store.transcripts())
+
+
+def files(root: Path) -> FileStores:
+    return FileStores(root, filesystem=FaultyFileSystem())
+
+
+def test_file_to_sqlite_and_back_is_equal_record_for_record(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    def progress(run: CopiedRun, done: int, total: int) -> None:
+        told.append((run.run_id, done, total))
+
+    with (
+        files(tmp_path / "first") as first,
+        sqlite(tmp_path / "runs.db") as database,
+        files(tmp_path / "second") as second,
+    ):
+        fill(first, AWKWARD)
+        there = copy_runs(first, database, source_name="first", progress=progress)
+        back = copy_runs(database, second, source_name="database")
+        assert there.complete
+        assert back.complete
+        assert {run.outcome for run in (*there.runs, *back.runs)} == {"copied"}
+        assert content(first) == content(database) == content(second)
+        ids = sorted([*AWKWARD, "only a blob"])
+        assert told == [(run_id, number + 1, len(ids)) for number, run_id in enumerate(ids)]
+        by_id = {run.run_id: run for run in there.runs}
+        assert by_id["CON"].records == len(first.journal.load("CON"))
+        assert by_id["order-17"].blobs == 3
+        # Again: everything is there already, and nothing is written twice.
+        again = copy_runs(first, database, source_name="first")
+        assert {run.outcome for run in again.runs} == {"already"}
+        assert content(first) == content(database)
+        assert not any(database.journal.list_leases(None, 99))  # type: ignore[attr-defined]
+    originals = {each.name: each.read_bytes() for each in (tmp_path / "first/journals").iterdir()}
+    copies = {each.name: each.read_bytes() for each in (tmp_path / "second/journals").iterdir()}
+    assert originals == copies
+
+
+def test_only_the_runs_that_are_named() -> None:
+    source, destination = reference_stores(), reference_stores()
+    fill(source, ["a", "b", "c"])
+    report = copy_runs(source, destination, source_name="s", run_ids=["b"])
+    assert [run.run_id for run in report.runs] == ["b"]
+    assert list(content(destination)) == ["b"]
+
+
+def test_no_epoch_of_the_source_is_ever_granted_again() -> None:
+    source, destination = reference_stores(), reference_stores()
+    journal = source.journal
+    assert isinstance(journal, ReferenceStore)
+    for _ in range(7):
+        journal.release(journal.acquire("a", "worker"))
+    journal.append("a", record(0, epoch=3))
+    journal.append("b", record(0, epoch=40))
+    report = copy_runs(source, destination, source_name="s")
+    assert isinstance(destination.journal, ReferenceStore)
+    for run in report.runs:
+        granted = destination.journal.acquire(run.run_id, "worker").epoch
+        assert granted > run.epoch
+        assert granted > journal.acquire(run.run_id, "zombie").epoch - 1
+    assert {run.run_id: run.epoch for run in report.runs} == {"a": 8, "b": 40}
+    assert destination.journal.acquire("c", "worker").epoch == 1
+
+
+def test_epochs_in_a_journal_of_a_store_without_leases_count(tmp_path: Path) -> None:
+    with files(tmp_path / "store") as source:
+        source.journal.append("a", record(0, epoch=12))
+        destination = reference_stores()
+        copy_runs(source, destination, source_name="s")
+        assert isinstance(destination.journal, ReferenceStore)
+        assert destination.journal.acquire("a", "worker").epoch > 12
+
+
+def test_a_held_run_is_left_for_another_time() -> None:
+    source, destination = reference_stores(), reference_stores()
+    fill(source, ["a", "b", "c"])
+    assert isinstance(source.journal, ReferenceStore)
+    assert isinstance(destination.journal, ReferenceStore)
+    source.journal.acquire("a", "worker")
+    lease = destination.journal.acquire("b", "worker")
+    before = destination.journal.snapshot()
+    report = copy_runs(source, destination, source_name="s", run_ids=["a", "b"])
+    assert [run.outcome for run in report.runs] == ["held", "held"]
+    assert "'worker' under epoch 1" in str(report.runs[0].problem)
+    assert not report.complete
+    assert destination.journal.snapshot() == before
+    destination.journal.release(lease)
+    assert copy_runs(source, destination, source_name="s", run_ids=["b", "c"]).complete
+
+
+def test_a_run_that_is_there_and_not_equal_stops_the_copy_before_it_begins() -> None:
+    source, destination = reference_stores(), reference_stores()
+    fill(source, ["a", "b", "c", "d"])
+    destination.journal.append("c", record(0))
+    assert isinstance(destination.journal, ReferenceStore)
+    before = destination.journal.snapshot()
+    with pytest.raises(ConfigError, match="'c': it is there and is not equal"):
+        copy_runs(source, destination, source_name="s")
+    assert destination.journal.snapshot() == before
+    destination.journal.delete("c")
+    copy_runs(source, destination, source_name="s")
+    ref = next(ref for ref in source.transcripts.list_refs("d"))
+    destination.transcripts.put(ref, b"another")
+    with pytest.raises(ConfigError, match="'d': it is there, and its blobs are not equal"):
+        copy_runs(source, destination, source_name="s")
+
+
+class Stopping(ReferenceStore):
+    """Has no room from its n-th mutation on."""
+
+    left = 10**9
+
+    def _spend(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            message = "no room"
+            raise StoreFullError(message)
+
+
+def stopping() -> tuple[Stores, Stopping]:
+    """A pair whose every mutation of content counts."""
+    store = Stopping()
+    tables = store._tables
+    for name in ("append", "put_row", "put_blob", "drop_blob"):
+        act = getattr(tables, name)
+
+        def counted(*given: object, act: object = act) -> None:
+            store._spend()
+            act(*given)  # type: ignore[operator]
+
+        setattr(tables, name, counted)
+    return Stores(store, store.transcripts()), store
+
+
+def test_a_copy_that_is_cut_short_at_any_write_is_continued() -> None:
+    source = reference_stores()
+    fill(source, ["a", "b", "c", "d"])
+    at = 0
+    outcomes: set[str] = set()
+    while True:
+        destination, store = stopping()
+        store.left = at
+        try:
+            copy_runs(source, destination, source_name="s")
+        except StoreFullError:
+            # Half a run has no row: no worker sees it.
+            rows = {row.run_id for row in destination.journal.list_runs()}
+            marks = [
+                run_id
+                for run_id in content(destination)
+                if destination.transcripts.get(f"{run_id}/.rulvar-unfinished-copy")
+            ]
+            assert len(marks) <= 1
+            store.left = 10**9
+            for other in marks:
+                with pytest.raises(ConfigError, match="unfinished copy of something else: s"):
+                    copy_runs(source, destination, source_name="t")
+                assert rows <= set(content(source)), other
+            report = copy_runs(source, destination, source_name="s")
+            outcomes |= {run.outcome for run in report.runs}
+        else:
+            assert content(destination) == content(source)
+            break
+        assert content(destination) == content(source), at
+        at += 1
+    assert at > 20
+    assert outcomes == {"copied", "continued", "already"}
+
+
+def test_an_unfinished_copy_of_a_run_that_was_recreated_is_refused() -> None:
+    source = reference_stores()
+    fill(source, ["a", "b", "c"])
+    destination, store = stopping()
+    store.left = 3
+    with pytest.raises(StoreFullError):
+        copy_runs(source, destination, source_name="s", run_ids=["b"])
+    store.left = 10**9
+    source.journal.delete("b")
+    source.journal.append("b", record(500))
+    source.journal.put_meta(RunMeta(run_id="b", status="ok", updated_at="now", genesis="another"))
+    with pytest.raises(ConfigError, match="unfinished copy of something else"):
+        copy_runs(source, destination, source_name="s", run_ids=["b"])
+
+
+class Forgetful(ReferenceStore):
+    """Answers an append and keeps half of it."""
+
+    def append(self, run_id: str, entry: JournalRecord, /, **given: object) -> None:
+        if entry.seq != 2:
+            super().append(run_id, entry, **given)  # type: ignore[arg-type]
+
+
+def test_a_copy_is_verified_and_stays_marked_when_it_is_not_equal() -> None:
+    source = reference_stores()
+    fill(source, ["a", "b", "c"])
+    store = Forgetful()
+    destination = Stores(store, store.transcripts())
+    report = copy_runs(source, destination, source_name="s", run_ids=["c"])
+    (run,) = report.runs
+    assert (run.outcome, report.complete) == ("failed", False)
+    assert "not the same on both sides after its copy (records)" in str(run.problem)
+    assert destination.transcripts.get("c/.rulvar-unfinished-copy") is not None
+
+
+class TakenOver(ReferenceStore):
+    """Somebody seizes the run at the source while its copy is under way."""
+
+    armed = False
+
+    def load(self, run_id: str, /) -> tuple[JournalRecord, ...]:
+        found = tuple(super().load(run_id))
+        if self.armed:
+            self.armed = False
+            self.seize(run_id, "successor")
+        return found
+
+
+def test_a_run_that_is_taken_over_during_its_copy_is_not_called_copied() -> None:
+    store = TakenOver()
+    source, destination = Stores(store, store.transcripts()), reference_stores()
+    fill(source, ["a", "b", "c"])
+    store.armed = True
+    (run,) = copy_runs(source, destination, source_name="s", run_ids=["c"]).runs
+    assert run.outcome == "failed"
+    assert "superseded" in str(run.problem)
+    assert "'successor' holds it under epoch 2" in str(run.problem)
+    assert destination.transcripts.get("c/.rulvar-unfinished-copy") is not None
+
+
+def test_a_damaged_run_fails_alone(tmp_path: Path) -> None:
+    with files(tmp_path / "store") as source:
+        fill(source, ["a", "b", "c"])
+        path = tmp_path / "store" / "journals" / "b.jsonl"
+        path.write_bytes(b"damage\n" + path.read_bytes())
+        destination = reference_stores()
+        report = copy_runs(source, destination, source_name="s")
+        outcomes = {run.run_id: run.outcome for run in report.runs}
+        assert outcomes == {"a": "copied", "b": "failed", "c": "copied", "only a blob": "copied"}
+
+
+class NoFloor:
+    """Leases and no way to raise an epoch."""
+
+    def __init__(self) -> None:
+        self._store = ReferenceStore()
+        for name in ("append", "load", "put_meta", "list_runs", "delete"):
+            setattr(self, name, getattr(self._store, name))
+        for name in ("acquire", "renew", "release", "lease_ttl_ms"):
+            setattr(self, name, getattr(self._store, name))
+
+
+def test_a_destination_that_could_grant_an_old_epoch_is_refused() -> None:
+    source = reference_stores()
+    destination = Stores(NoFloor(), reference_stores().transcripts)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no raise_epoch"):
+        copy_runs(source, destination, source_name="s")
+
+
+def test_leases_are_renewed_while_a_copy_takes_its_time() -> None:
+    clock = ManualClock()
+    source = reference_stores(clock=clock, lease_ttl_ms=1)
+    renewals: list[int] = []
+    store = source.journal
+    assert isinstance(store, ReferenceStore)
+    renew = store.renew
+
+    def counted(lease: object) -> None:
+        renewals.append(1)
+        renew(lease)  # type: ignore[arg-type]
+
+    store.renew = counted  # type: ignore[method-assign]
+    fill(source, ["a", "b", "c"])
+    assert copy_runs(source, reference_stores(), source_name="s").complete
+    assert renewals
