@@ -305,7 +305,8 @@ def test_a_run_that_met_a_full_disk_is_tried_again_after_a_rest() -> None:
 
     def around(call: StoreCall, perform: Callable[[], object]) -> object:
         if full and call.method == "append":
-            raise StoreFullError("no room", run_id="a")
+            message = "no room"
+            raise StoreFullError(message, run_id="a")
         return perform()
 
     bench.stores.around = around
