@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from rulvar.cli.main import main
 from rulvar.core.errors import StoreBusyError
+from rulvar.core.plugins import open_stores
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ReferenceStore, reference_stores
 
@@ -35,12 +36,15 @@ def document(*args: str, status: int) -> dict[str, object]:
 
 @pytest.fixture
 def sqlite(tmp_path: Path) -> tuple[str, str]:
-    return ("--store", f"sqlite:///{tmp_path}/runs.db")
+    url = f"sqlite:///{tmp_path}/runs.db"
+    open_stores(url).close()
+    return ("--store", url)
 
 
 def replace_stores(monkeypatch: pytest.MonkeyPatch, stores: Stores) -> None:
     @contextmanager
-    def opened(_: str | None) -> Iterator[Stores]:
+    def opened(_: str | None, *, read_only: bool) -> Iterator[Stores]:
+        del read_only
         yield stores
 
     monkeypatch.setattr("rulvar.cli.commands.fencing.opened_stores", opened)
@@ -106,6 +110,8 @@ def test_nothing_to_check_is_status_2(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     assert "no store is given" in check(status=2).stderr
     check("--store", "sqlite:///runs.db?nope=1", status=2)
+    assert "there is no file" in check("--store", "sqlite:///runs.db", status=2).stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_busy_is_never_not_fenced(monkeypatch: pytest.MonkeyPatch) -> None:

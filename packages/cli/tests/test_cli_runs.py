@@ -106,7 +106,10 @@ def test_arguments_come_from_standard_input_and_files(project: Path) -> None:
         (("run", "count", "--args", "1", "--app", "missing"), "there is no module 'missing'"),
         (("resume", "nope"), "not in this store"),
         (("cancel", "nope"), "not in this store"),
-        (("runs", "show", "nope"), "no run 'nope'"),
+        (("runs", "show", "nope"), "there is no file"),
+        (("runs", "ls"), "there is no file"),
+        (("runs", "audit"), "there is no file"),
+        (("runs", "show", "nope", "--store", "memory://"), "no run 'nope'"),
     ],
 )
 def test_what_is_wrong_is_one_sentence_and_status_2(args: tuple[str, ...], complaint: str) -> None:

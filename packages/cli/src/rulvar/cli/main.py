@@ -70,7 +70,7 @@ BUILT_IN: dict[str, BuiltIn] = {
     "runs": BuiltIn(
         _RUNS,
         "rulvar.cli.commands.runs:runs",
-        "List runs and show one.",
+        "List runs, show one, audit and repair their rows.",
     ),
     "stores": BuiltIn(
         _DEPLOYMENT,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rulvar.core.errors import RulvarError
 
 __all__ = [
+    "Bar",
     "Output",
     "Progress",
     "ago",
@@ -66,6 +67,18 @@ class Progress:
         """Show ``text`` in place of what stood there."""
         if self.spinner is not None:
             self.spinner.update(text=_text(text))
+
+
+@dataclass(slots=True)
+class Bar:
+    """How far something has come; silent where nobody watches."""
+
+    move: Callable[[int], None] | None = None
+
+    def update(self, done: int) -> None:
+        """Show that ``done`` of them are done."""
+        if self.move is not None:
+            self.move(done)
 
 
 @dataclass(slots=True)
@@ -118,10 +131,35 @@ class Output:
         else:
             self.note(f"error: {error}")
 
+    @property
+    def watched(self) -> bool:
+        """Whether somebody sees what moves on standard error."""
+        return not self.json and sys.stderr.isatty()
+
+    @contextmanager
+    def bar(self, title: str, total: int) -> Iterator[Bar]:
+        """Show a bar that fills while the block runs: on a terminal only."""
+        if not self.watched:
+            yield Bar()
+            return
+        from rich.progress import MofNCompleteColumn, TimeRemainingColumn  # noqa: PLC0415
+        from rich.progress import Progress as RichProgress  # noqa: PLC0415 - as in _console
+
+        moving = RichProgress(
+            *RichProgress.get_default_columns()[:2],
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=_console(sys.stderr),
+            transient=True,
+        )
+        task = moving.add_task(title, total=total)
+        with moving:
+            yield Bar(lambda done: moving.update(task, completed=done))
+
     @contextmanager
     def progress(self) -> Iterator[Progress]:
         """Show a line that changes while the block runs: on a terminal only."""
-        if self.json or not sys.stderr.isatty():
+        if not self.watched:
             yield Progress()
             return
         from rich.live import Live  # noqa: PLC0415 - as in _console

@@ -1,4 +1,4 @@
-"""`rulvar runs ls` and `rulvar runs show`: what is there, and what happened to it."""
+"""`rulvar runs`: what is there, what happened to it, and whether it is in order."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rulvar.cli.commands.audit import audit
+from rulvar.cli.commands.source import source
 from rulvar.cli.inspection import inspect_run
 from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import output_options, pass_output, store_option
@@ -42,12 +44,13 @@ _STYLES = {
 @click.group("runs")
 @output_options
 def runs() -> None:
-    """List runs and show one.
+    """List runs, show one, audit and repair their rows.
 
     \b
     Examples:
       rulvar runs ls --status running --status suspended
       rulvar runs show order-17
+      rulvar runs audit --repair
     """  # noqa: D301 - click's mark for text that is not to be wrapped
 
 
@@ -187,3 +190,7 @@ def show(context: click.Context, output: Output, run_id: str, store: str | None)
     for problem in inspection.problems:
         output.note(f"error: {problem}")
     context.exit(inspection.exit_status)
+
+
+runs.add_command(audit)
+runs.add_command(source)

@@ -1,0 +1,109 @@
+"""`rulvar runs source`: the workflow's text as the run began with it, and what has changed."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+import click
+
+from rulvar.cli.config import read_setting
+from rulvar.cli.inspection import inspect_run
+from rulvar.cli.opened import opened_stores
+from rulvar.cli.options import app_option, output_options, pass_output, store_option
+from rulvar.cli.render import plain
+from rulvar.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rulvar.cli.render import Output
+    from rulvar.core import Workflow
+    from rulvar.core.records import RunMeta
+    from rulvar.core.stores import Stores
+
+__all__ = ["source"]
+
+
+@click.command("source")
+@click.argument("run_id")
+@click.option("--diff", is_flag=True, help="Compare it with the workflow's present body.")
+@app_option
+@store_option
+@output_options
+@pass_output
+def source(output: Output, run_id: str, *, diff: bool, app: str | None, store: str | None) -> None:
+    """Show the source that RUN_ID began with, or how the present one differs from it.
+
+    The text of a workflow's body is kept when a run starts. With --diff it is compared with
+    the body of the same workflow in the app, as a unified diff; nothing is printed when they
+    are the same.
+
+    \b
+    Examples:
+      rulvar runs source order-17
+      rulvar runs source order-17 --diff --app flows
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    with opened_stores(store, read_only=True) as stores:
+        row, ref, kept = _kept(stores, run_id)
+    document: dict[str, object] = {
+        "run_id": run_id,
+        "workflow": row.workflow_name,
+        "workflow_hash": row.workflow_hash,
+        "ref": ref,
+        "source": kept,
+    }
+    if not diff:
+        output.show(document, lambda: _shown(kept).removesuffix("\n"))
+        return
+    present = _present(row, app)
+    lines = _diff(row, kept, present)
+    document |= {"present": present.source, "present_hash": present.hash, "diff": "".join(lines)}
+    if lines or output.json:
+        output.show(document, lambda: _shown("".join(lines)).removesuffix("\n"))
+    else:
+        output.note(f"workflow {present.name!r} is as it was when run {run_id!r} began")
+
+
+def _kept(stores: Stores, run_id: str) -> tuple[RunMeta, str, str]:
+    row = inspect_run(stores, run_id).meta
+    if row is None:
+        message = f"run {run_id!r} has no row that says where its source is: audit the run"
+        raise ConfigError(message)
+    ref = row.workflow_source_ref
+    blob = None if ref is None else stores.transcripts.get(ref)
+    if ref is None or blob is None:
+        what = "has no source kept" if ref is None else f"has lost its source, the blob {ref!r}"
+        message = f"run {run_id!r} {what}: there is nothing to show"
+        raise ConfigError(message)
+    return row, ref, blob.decode("utf-8", "replace")
+
+
+def _present(row: RunMeta, app: str | None) -> Workflow:
+    from rulvar.cli.app import load_workflows  # noqa: PLC0415 - the engine, only for --diff
+
+    setting = read_setting("app", app)
+    workflows = load_workflows(setting)
+    for workflow in workflows:
+        if workflow.name == row.workflow_name:
+            return workflow
+    names = ", ".join(workflow.name for workflow in workflows)
+    message = (
+        f"run {row.run_id!r} is of workflow {row.workflow_name!r}, and app {setting.value!r} has "
+        f"{names}: name the app that has it"
+    )
+    raise ConfigError(message)
+
+
+def _diff(row: RunMeta, kept: str, present: Workflow) -> list[str]:
+    lines = difflib.unified_diff(
+        kept.splitlines(),
+        present.source.splitlines(),
+        fromfile=f"{present.name} as run {row.run_id} began",
+        tofile=f"{present.name} now",
+        lineterm="",
+    )
+    return [f"{line}\n" for line in lines]
+
+
+def _shown(text: str) -> str:
+    """Return text of a store for a terminal: lines and tabs stay, control characters do not."""
+    return "\n".join("\t".join(map(plain, line.split("\t"))) for line in text.split("\n"))
