@@ -72,6 +72,11 @@ BUILT_IN: dict[str, BuiltIn] = {
         "rulvar.cli.commands.runs:runs",
         "List runs, show one, audit and repair their rows.",
     ),
+    "store": BuiltIn(
+        _DEPLOYMENT,
+        "rulvar.cli.commands.store_copy:store",
+        "Move runs between stores.",
+    ),
     "stores": BuiltIn(
         _DEPLOYMENT,
         "rulvar.cli.commands.stores:stores",

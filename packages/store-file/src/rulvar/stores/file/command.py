@@ -1,4 +1,7 @@
-"""`rulvar repair-file`: contributed to the command line, which alone imports this module."""
+"""`rulvar repair-file`: contributed to the command line, which alone imports this module.
+
+It does so for every ``rulvar --help``, so the store itself is imported only to work.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ import click
 from rulvar.core.errors import ConfigError
 from rulvar.core.urls import StoreURL
 from rulvar.core.wire import json_text
-from rulvar.stores.file.repair import find_damage, repair_damage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,10 +35,19 @@ __all__ = ["repair_file"]
     "--run", "run_ids", metavar="RUN_ID", multiple=True, help="Only this run; several times too."
 )
 @click.option("--apply", "apply", is_flag=True, help="Repair; without it nothing is changed.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON on standard output, and nothing else there."
+)
+@click.option("--debug", is_flag=True, help="Show the traceback of an error too.")
 @click.pass_context
 def repair_file(
-    context: click.Context, *, store: str, run_ids: tuple[str, ...], apply: bool, as_json: bool
+    context: click.Context,
+    *,
+    store: str,
+    run_ids: tuple[str, ...],
+    apply: bool,
+    as_json: bool,
+    debug: bool,
 ) -> None:
     """Find damaged files of a file store, and repair them.
 
@@ -50,6 +61,13 @@ def repair_file(
       rulvar repair-file --store file:///runs
       rulvar repair-file --store file:///runs --run order-17 --apply
     """  # noqa: D301 - click's mark for text that is not to be wrapped
+    from rulvar.stores.file.repair import find_damage, repair_damage  # noqa: PLC0415
+
+    # What the command line keeps of its own --json and --debug, where it is what called.
+    shared: object = context.obj
+    if debug and hasattr(shared, "debug"):
+        shared.debug = True
+    as_json = as_json or getattr(shared, "json", False) is True
     root = _root(store)
     found = repair_damage(root, run_ids) if apply else find_damage(root, run_ids)
     if as_json:
