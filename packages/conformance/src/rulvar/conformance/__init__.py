@@ -12,12 +12,16 @@ a fence that is not atomic is caught.
 
 from __future__ import annotations
 
-from rulvar.conformance.catalogue import catalogue
-from rulvar.conformance.certificate import Certificate, Outcome, Result
-from rulvar.conformance.clauses import Clause, Level, Reach
-from rulvar.conformance.report import report
-from rulvar.conformance.runner import Certification, certify
-from rulvar.conformance.subject import FactorySubject, Home, Opener, Place, Subject, UrlSubject
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rulvar.conformance.certificate import Certificate, Outcome, Result
+    from rulvar.conformance.clauses import Clause, Level, Reach
+    from rulvar.conformance.registry import catalogue
+    from rulvar.conformance.reporting import report
+    from rulvar.conformance.runner import Certification, certify
+    from rulvar.conformance.subject import FactorySubject, Home, Opener, Place, Subject, UrlSubject
 
 __all__ = [
     "Certificate",
@@ -37,3 +41,37 @@ __all__ = [
     "certify",
     "report",
 ]
+
+# At first use: pytest imports this package in every project where it is installed.
+_HOMES = {
+    "catalogue": "registry",
+    "Certificate": "certificate",
+    "Outcome": "certificate",
+    "Result": "certificate",
+    "Clause": "clauses",
+    "Level": "clauses",
+    "Reach": "clauses",
+    "report": "reporting",
+    "Certification": "runner",
+    "certify": "runner",
+    "FactorySubject": "subject",
+    "Home": "subject",
+    "Opener": "subject",
+    "Place": "subject",
+    "Subject": "subject",
+    "UrlSubject": "subject",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+    value: object = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

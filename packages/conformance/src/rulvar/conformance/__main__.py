@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from rulvar.conformance.catalogue import chosen
 from rulvar.conformance.clauses import Level, Reach
 from rulvar.conformance.doors import Order, list_clauses, run_order, show_progress
+from rulvar.conformance.registry import chosen
 from rulvar.core.errors import RulvarError
 
 __all__ = ["main"]

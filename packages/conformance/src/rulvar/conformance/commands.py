@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from rulvar.conformance.catalogue import chosen
 from rulvar.conformance.clauses import Level, Reach
 from rulvar.conformance.doors import Order, list_clauses, run_order, show_progress
+from rulvar.conformance.registry import chosen
 
 __all__ = ["certify"]
 

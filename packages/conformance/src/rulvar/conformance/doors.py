@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.catalogue import chosen
-from rulvar.conformance.report import listing, report
+from rulvar.conformance.registry import chosen
+from rulvar.conformance.reporting import listing, report
 from rulvar.conformance.runner import certify
 from rulvar.conformance.subject import UrlSubject
 

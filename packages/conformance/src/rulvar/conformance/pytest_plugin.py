@@ -65,7 +65,7 @@ def pytest_collection(session: pytest.Session) -> bool | None:
     return True
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> None:
@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(
 
 
 def _items(session: pytest.Session) -> Iterator[ClauseItem]:
-    from rulvar.conformance.catalogue import catalogue  # noqa: PLC0415 - see the docstring
+    from rulvar.conformance.registry import catalogue  # noqa: PLC0415 - see the docstring
     from rulvar.conformance.runner import Certification  # noqa: PLC0415
     from rulvar.conformance.subject import UrlSubject  # noqa: PLC0415
     from rulvar.core.errors import RulvarError  # noqa: PLC0415
@@ -148,8 +148,8 @@ def pytest_terminal_summary(
     run = config.stash.get(_CERTIFICATION, None)
     if run is None:
         return
-    from rulvar.conformance.catalogue import catalogue  # noqa: PLC0415
-    from rulvar.conformance.report import verdict  # noqa: PLC0415
+    from rulvar.conformance.registry import catalogue  # noqa: PLC0415
+    from rulvar.conformance.reporting import verdict  # noqa: PLC0415
 
     results = config.stash[_RESULTS]
     claimed = sum(run.outside(clause) is None for clause in catalogue())
@@ -170,7 +170,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one test for each clause of whatever asks for ``rulvar_clause``."""
     if "rulvar_clause" not in metafunc.fixturenames:
         return
-    from rulvar.conformance.catalogue import catalogue  # noqa: PLC0415
+    from rulvar.conformance.registry import catalogue  # noqa: PLC0415
 
     clauses = catalogue()
     metafunc.parametrize("rulvar_clause", clauses, ids=[clause.id for clause in clauses])

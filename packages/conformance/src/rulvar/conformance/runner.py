@@ -10,12 +10,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.catalogue import chosen
 from rulvar.conformance.certificate import Certificate, Result
 from rulvar.conformance.children import Children
 from rulvar.conformance.claims import declared_by
 from rulvar.conformance.clauses import LEVELS, Level, covers, reaches
 from rulvar.conformance.failure import CheckFailure, NotVerified, TooSlow
+from rulvar.conformance.registry import chosen
 from rulvar.conformance.trial import Settings, Trial
 from rulvar.core.errors import ConfigError
 

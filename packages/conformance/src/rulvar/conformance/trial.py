@@ -334,11 +334,13 @@ class Trial:
     def _clear(self) -> None:
         for run_id in sorted(self._known):
             try:
+                stores = self.place.open()  # the check may have closed every other handle
                 if self.has_blobs:
-                    for ref in self.stores.transcripts.list_refs(run_id):
-                        self.stores.transcripts.delete(ref)
+                    for ref in stores.transcripts.list_refs(run_id):
+                        stores.transcripts.delete(ref)
                 if self.has_journal:
-                    self.stores.journal.delete(run_id)
+                    stores.journal.delete(run_id)
+                stores.close()
             except Exception as error:  # noqa: BLE001 - the clauses judge the store
                 self.timeline.add("kit", f"clearing {run_id!r}", f"{type(error).__name__}")
                 return

@@ -1,1 +1,1 @@
-"""The checks, one module for each family of clauses; `rulvar.conformance.catalogue` lists them."""
+"""The checks, one module for each family of clauses; `rulvar.conformance.registry` lists them."""

@@ -8,7 +8,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.actors import record
-from rulvar.conformance.clauses import Level, Section
+from rulvar.conformance.clauses import Level, Reach, Section
 from rulvar.conformance.failure import NotVerified
 from rulvar.core.capabilities import has_close
 from rulvar.core.errors import (
@@ -157,35 +157,36 @@ def _order(trial: Trial) -> None:
     capability="Closable",
 )
 def _close_waits(trial: Trial) -> None:
-    run = trial.run_id()
+    runs = [trial.run_id(f"run-{number}") for number in range(4)]
     worker = trial.actor("worker")
-    trial.knows(run)
     started = threading.Event()
-    outcomes: list[str] = []
 
-    def work(number: int) -> Callable[[], None]:
-        def append() -> None:
-            for seq in range(number, 4000, 4):
-                answer = _raised(
-                    lambda each=seq: worker.journal.append(run, record(each, "w"))  # type: ignore[misc]
-                )
+    def work(run: str) -> Callable[[], tuple[str, int]]:
+        def append() -> tuple[str, int]:
+            for seq in range(20_000):
+                try:
+                    worker.journal.append(run, record(seq, "w"))
+                except Exception as error:  # noqa: BLE001 - compared with what is expected
+                    return type(error).__name__, seq
                 started.set()
-                if answer not in {"nothing", "JournalOrderViolation"}:
-                    outcomes.append(answer)
-                    return
+            return "nothing", 20_000
 
         return append
 
-    def close() -> None:
+    def close() -> tuple[str, int]:
         started.wait(10)
         worker.journal.close()
+        return StoreClosedError.__name__, 0
 
-    trial.together([close, *(work(number) for number in range(4))])
-    trial.require(
-        set(outcomes) <= {StoreClosedError.__name__},
-        "every later call raises StoreClosedError",
-        sorted(set(outcomes)),
-    )
+    outcomes = trial.together([*(work(run) for run in runs), close])
+    for what, _ in outcomes:
+        trial.equal("what ends a caller's work", what, StoreClosedError.__name__)
+    if trial.place.reach is Reach.OBJECT:
+        return
+    reader = trial.actor("reader", trial.reopen())
+    for run, (_, landed) in zip(runs, outcomes, strict=False):
+        found = [each.seq for each in reader.load(run)]
+        trial.equal("what landed is what returned", found, list(range(landed)))
 
 
 @CLAUSES.clause(

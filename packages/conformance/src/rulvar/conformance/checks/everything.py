@@ -16,8 +16,8 @@ __all__ = ["CLAUSES"]
 
 CLAUSES = Section(level=Level.JOURNAL, source="the reference store")
 
-_EXAMPLES = 120
-_STEPS = 30
+_EXAMPLES = 80
+_STEPS = 25
 
 
 @CLAUSES.clause(

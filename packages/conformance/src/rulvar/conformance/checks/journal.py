@@ -271,9 +271,11 @@ def _guard(trial: Trial) -> None:
 def _first(trial: Trial) -> None:
     worker = trial.actor("worker")
     for name, seq in (("a", 1000), ("b", 3), ("c", 0), ("d", MAX_INTEGER)):
-        worker.append(trial.run_id(name), seq)
-    worker.append(trial.run_id("b"), 4)
-    worker.append(trial.run_id("c"), 1)
+        first = worker.append(trial.run_id(name), seq)
+        trial.equal(f"the journal of {name}", worker.load(trial.run_id(name)), (first,))
+    for name, seq in (("b", 4), ("c", 1), ("a", 1001)):
+        later = worker.append(trial.run_id(name), seq)
+        trial.equal(f"the end of {name}", worker.load(trial.run_id(name))[-1:], (later,))
 
 
 @CLAUSES.clause(
@@ -331,27 +333,28 @@ def _threads(trial: Trial) -> None:
     run = trial.run_id()
     trial.knows(run)
     offered = [[record(seq, trial.mark()) for seq in range(n, 60, 5)] for n in range(5)]
-    stop = threading.Event()
+    working = list(range(len(offered)))
 
-    def write(mine: list[JournalRecord]) -> Callable[[], list[JournalRecord]]:
+    def write(number: int) -> Callable[[], list[JournalRecord]]:
         actor = trial.actor("appender")
-        return lambda: [each for each in mine if _try_append(actor, run, each)()]
+
+        def work() -> list[JournalRecord]:
+            try:
+                return [each for each in offered[number] if _try_append(actor, run, each)()]
+            finally:
+                working.remove(number)
+
+        return work
 
     def watch() -> list[JournalRecord]:
         before: tuple[JournalRecord, ...] = ()
-        while not stop.is_set():
+        while working:
             now = tuple(trial.stores.journal.load(run))
             trial.require(now[: len(before)] == before, "what was loaded stays as it was", now[-3:])
             before = now
         return []
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        landed = trial.together([write(mine) for mine in offered])
-    finally:
-        stop.set()
-    trial.join([watcher])
+    landed = trial.together([*(write(number) for number in range(5)), watch])
     found = trial.actor("reader").load(run)
     expected = sorted((each for mine in landed for each in mine), key=lambda each: each.seq)
     trial.equal("what was loaded", found, tuple(expected))
