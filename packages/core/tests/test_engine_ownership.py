@@ -98,7 +98,7 @@ def test_a_run_that_slept_with_nobody_around_goes_on_by_itself(without: tuple[st
     assert bench.store.list_leases(None, 1) == []
     assert bench.methods().count("revive" if not without else "acquire") == 1 + bool(without)
     told = [(event.kind, event.epoch) for event in bench.events if event.kind.startswith("lease")]
-    assert told == [("lease.granted", 1), ("lease.reacquired", 2)]
+    assert told == [("lease.granted", 1), ("lease.reacquired", 2), ("lease.released", 2)]
 
 
 @pytest.mark.parametrize("without", WITHOUT, ids=["revive", "acquire"])

@@ -156,9 +156,8 @@ if TYPE_CHECKING:
         Worker,
         WorkerReport,
         WorkerResult,
-        Workflow,
-        workflow,
     )
+    from rulvar.core.engine.workflow import Workflow, workflow
     from rulvar.core.hookspecs import hookimpl
     from rulvar.core.plugins import installed_stores, open_stores
 else:
@@ -188,8 +187,8 @@ else:
         "Worker": "rulvar.core.engine",
         "WorkerReport": "rulvar.core.engine",
         "WorkerResult": "rulvar.core.engine",
-        "Workflow": "rulvar.core.engine",
-        "workflow": "rulvar.core.engine",
+        "Workflow": "rulvar.core.engine.workflow",
+        "workflow": "rulvar.core.engine.workflow",
         "hookimpl": "rulvar.core.hookspecs",
         "installed_stores": "rulvar.core.plugins",
         "open_stores": "rulvar.core.plugins",

@@ -20,6 +20,10 @@ when a URL with its scheme is opened, so keep the driver's import inside the hoo
         store = AcmeStore(url.local_path(), lease_ttl_ms=lease_ttl_ms)
         return Stores(store, store.transcripts())
 
+An observer is no discovered plugin: what an installation contains must not change what a
+program does. An application names its observers, modules or objects with a
+``rulvar_observe``, in ``Engine(observers=[...])``.
+
 A hook implementation may take fewer arguments than its specification, never others.
 Nothing outside `rulvar.core.plugins` calls a hook.
 """
@@ -31,10 +35,11 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
+    from rulvar.core.events import Event
     from rulvar.core.stores import Stores
     from rulvar.core.urls import StoreURL
 
-__all__ = ["PROJECT", "hookimpl", "hookspec", "rulvar_open_stores"]
+__all__ = ["PROJECT", "hookimpl", "hookspec", "rulvar_observe", "rulvar_open_stores"]
 
 PROJECT = "rulvar"
 
@@ -53,4 +58,15 @@ def rulvar_open_stores(url: StoreURL) -> Stores | None:
 
     Raise `ConfigError` for what is wrong in the URL and a `StoreError` for what is wrong
     at the place it names; anything else is reported as a `PluginError` of this plugin.
+    """
+
+
+@hookspec
+def rulvar_observe(event: Event) -> None:
+    """Be told what happened to a run; `rulvar.core.events` lists the kinds.
+
+    Called for each event, in the order in which they happened, on a thread of this observer
+    alone, soon after the fact: the run does not wait. An observer that falls more than ten
+    thousand events behind loses the oldest and is told so by a ``lagged`` event. What it
+    raises is logged and changes nothing.
     """

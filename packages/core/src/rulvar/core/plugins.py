@@ -24,10 +24,12 @@ from rulvar.core.stores import Stores
 from rulvar.core.urls import StoreURL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pluggy
     from importlib_metadata import EntryPoint
+
+    from rulvar.core.events import Event
 
 __all__ = [
     "COMMANDS_GROUP",
@@ -38,6 +40,7 @@ __all__ = [
     "installed_commands",
     "installed_stores",
     "load_command",
+    "observe_hook",
     "open_stores",
 ]
 
@@ -335,3 +338,35 @@ def open_stores(url: str | StoreURL, /) -> Stores:
     `StoreError`. Keeps design section 10.
     """
     return StoreProviders().open(url)
+
+
+def observe_hook(plugin: object, /) -> Callable[[Event], None]:
+    """Return what tells one observer plugin of an event, through its ``rulvar_observe``.
+
+    A manager for each plugin: one that raises keeps nothing from the others. Raises
+    `PluginError` when the plugin does not implement the hook, or not as it is specified.
+    """
+    import pluggy  # noqa: PLC0415 - see the module's docstring
+
+    from rulvar.core import hookspecs  # noqa: PLC0415 - it imports pluggy
+
+    shown = getattr(plugin, "__name__", type(plugin).__qualname__)
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    try:
+        manager.register(plugin, name=shown)
+        manager.check_pending()
+    except (pluggy.PluginValidationError, ValueError, TypeError) as error:
+        message = f"the observer {shown} does not fit rulvar.core.hookspecs: {error}"
+        raise PluginError(message, name=shown) from error
+    if not manager.hook.rulvar_observe.get_hookimpls():
+        _refuse(
+            f"the observer {shown} implements no rulvar_observe: decorate it with "
+            "rulvar.core.hookimpl",
+            shown,
+        )
+
+    def tell(event: Event) -> None:
+        manager.hook.rulvar_observe(event=event)
+
+    return tell

@@ -75,6 +75,8 @@ class Booted:
     last: Settle | None
     grown: bool
     resumed: bool
+    unsettled: bool = False
+    """Whether the segment before this one has left no settle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +170,7 @@ def boot(parts: Parts, door: Door, wish: StartNew | Resume) -> Booted | RunOutco
         last=state.last,
         grown=state.grown,
         resumed=True,
+        unsettled=state.meta is not None and state.meta.status == "running",
     )
 
 

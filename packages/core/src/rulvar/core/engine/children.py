@@ -27,6 +27,7 @@ from rulvar.core.wire import parse_time
 
 if TYPE_CHECKING:
     from rulvar.core.engine.outcome import RunOutcome
+    from rulvar.core.engine.parts import ChildHandle
     from rulvar.core.engine.scope import Scope
     from rulvar.core.engine.segment import Segment
     from rulvar.core.engine.workflow import Workflow
@@ -60,7 +61,7 @@ async def child(
         return unwrap(opened.answer, segment.run_id)
     opening = opened.entry
     child_id = f"{segment.run_id}.{opening.seq}"
-    segment.tell("child.started", name=name, detail=child_id)
+    segment.tell("child.started", name=name, detail=child_id, seq=opening.seq)
     while True:
         await segment.boundary()
         outcome = await _execute(segment, child_id, workflow, args, args_provided=args_provided)
@@ -69,7 +70,7 @@ async def child(
         await _wait_for_change(segment, opening, child_id, outcome)
     failure = _failure(outcome, name, child_id)
     answer = await scope.answer(opening, outcome.value, failure=failure)
-    segment.tell("child.finished", name=name, detail=answer.status)
+    segment.tell("child.finished", name=name, detail=answer.status, seq=opening.seq)
     return unwrap(answer, segment.run_id)
 
 
@@ -96,7 +97,7 @@ async def _execute(
         return await handle.result()
     except asyncio.CancelledError:
         handle.let_go()  # the segment has ended, or the body has given this call up
-        await handle.wait()
+        await _see_out(handle)
         raise
     except (LeaseHeldError, SupersededError, StoreBusyError):
         return None
@@ -106,6 +107,15 @@ async def _execute(
         raise
     finally:
         segment.children.pop(child_id, None)
+
+
+async def _see_out(handle: ChildHandle) -> None:
+    """Wait for the child's segment to end, however often the body is cancelled meanwhile."""
+    while not handle.done:
+        try:
+            await handle.wait()
+        except asyncio.CancelledError:
+            continue
 
 
 async def _wait_for_change(

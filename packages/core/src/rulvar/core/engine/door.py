@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rulvar.core.engine.authority import UNLEASED
 from rulvar.core.engine.control import SegmentEnded
+from rulvar.core.engine.events import silent
 from rulvar.core.errors import (
     JournalCompatibilityError,
     LeaseHeldError,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rulvar.core.engine.authority import Authority
+    from rulvar.core.engine.events import Tell
     from rulvar.core.engine.ownership import Ownership
     from rulvar.core.engine.reads import Reads
     from rulvar.core.engine.surfaces import Surfaces
@@ -62,8 +64,17 @@ class _Tail:
 class Door:
     """Every mutation of one segment."""
 
-    def __init__(self, surfaces: Surfaces, reads: Reads, run_id: str, ownership: Ownership) -> None:
+    def __init__(
+        self,
+        surfaces: Surfaces,
+        reads: Reads,
+        run_id: str,
+        ownership: Ownership,
+        *,
+        tell: Tell = silent,
+    ) -> None:
         self.run_id = run_id
+        self.tell = tell
         self._surfaces = surfaces
         self._reads = reads
         self._ownership = ownership
@@ -186,9 +197,10 @@ class Door:
             try:
                 self._surfaces.append(authority, self.run_id, record)
             except LeaseHeldError as error:
-                self._ownership.refused(authority, error)
+                self._refused("append", authority, error)
                 continue
             except StoreBusyError:
+                self.tell("store.busy", name="append")
                 if not self._ownership.time_left():
                     raise
                 time.sleep(_PAUSE_SECONDS)
@@ -228,7 +240,9 @@ class Door:
         with self._row:
             self._meta_in_doubt = meta
             try:
-                self._guarded(lambda authority: self._surfaces.put_meta(authority, meta))
+                self._guarded(
+                    "put_meta", lambda authority: self._surfaces.put_meta(authority, meta)
+                )
                 self._meta = meta
             finally:
                 self._meta_in_doubt = self._meta
@@ -236,19 +250,19 @@ class Door:
     def put_blob(self, ref: str, blob: bytes) -> None:
         """Replace a blob. Raises as `put_meta` does."""
         self._check_open()
-        self._guarded(lambda authority: self._surfaces.put_blob(authority, ref, blob))
+        self._guarded("put_blob", lambda authority: self._surfaces.put_blob(authority, ref, blob))
 
     def delete_blob(self, ref: str) -> None:
         """Remove a blob. Raises as `put_meta` does."""
         self._check_open()
-        self._guarded(lambda authority: self._surfaces.delete_blob(authority, ref))
+        self._guarded("delete_blob", lambda authority: self._surfaces.delete_blob(authority, ref))
 
     def delete_run(self) -> None:
         """Remove the run, blobs first; a landed delete ends the lease. Raises as `put_meta`."""
         with self._appending:
             self._check_open()
             with self._ownership.last_mutation():
-                self._guarded(self._delete)
+                self._guarded("delete_run", self._delete)
             self._sealed = "its run was deleted"
 
     def _delete(self, authority: Authority) -> None:
@@ -259,20 +273,25 @@ class Door:
             if self._reads.load(self.run_id) or self._reads.meta(self.run_id) is not None:
                 raise
 
-    def _guarded(self, mutate: Callable[[Authority], None]) -> None:
+    def _guarded(self, surface: str, mutate: Callable[[Authority], None]) -> None:
         while True:
             authority = self._ownership.authority()
             try:
                 mutate(authority)
             except LeaseHeldError as error:
-                self._ownership.refused(authority, error)
+                self._refused(surface, authority, error)
             except (StoreBusyError, OutcomeUnknownError):
                 # Replacing the same row or blob twice is the same as once.
+                self.tell("store.busy", name=surface)
                 if not self._ownership.time_left():
                     raise
                 time.sleep(_PAUSE_SECONDS)
             else:
                 return
+
+    def _refused(self, surface: str, authority: Authority, error: LeaseHeldError) -> None:
+        self.tell("write.refused", name=surface, detail=error.reason, epoch=self.epoch)
+        self._ownership.refused(authority, error)
 
     # --- the end --------------------------------------------------------------------------
 

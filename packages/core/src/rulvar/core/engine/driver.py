@@ -72,12 +72,16 @@ async def drive(
         parts, run_id=ownership.run_id, number=booted.number, door=door, replay=booted.replay
     )
     on_live(segment)
+    door.tell = segment.tell
     if isinstance(ownership, OwnedRun):
+        ownership.tell = segment.tell
         ownership.on_loss = segment.lose
         ownership.on_reacquired = segment.reacquired
         if ownership.lost is not None:
             segment.lose(ownership.lost)
-    segment.tell("run.resumed" if booted.resumed else "run.started", epoch=segment.door.epoch)
+    kind = "run.resumed" if booted.resumed else "run.started"
+    detail = "takeover" if booted.unsettled else ""
+    segment.tell(kind, name=booted.workflow.name, epoch=segment.door.epoch, detail=detail)
     result = await _run_body(segment, booted)
     return await _conclude(segment, booted, result)
 

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import socket
+import asyncio
 import threading
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
-from rulvar.core.capabilities import (
-    fencing_domain_of,
-    has_fenced_journal,
-    has_fenced_transcripts,
-    has_leases,
-    lease_ttl_ms_of,
-)
 from rulvar.core.checks import (
     check_call_name,
     check_lease,
     check_meta,
-    check_owner,
     check_run_id,
-    check_ttl_ms,
 )
 from rulvar.core.clock import SystemClock
 from rulvar.core.engine import control_calls
 from rulvar.core.engine.boot import Resume, StartNew
 from rulvar.core.engine.bridge import Bridge
+from rulvar.core.engine.events import Hub
 from rulvar.core.engine.handle import RunHandle
 from rulvar.core.engine.keeper import Keeper
 from rulvar.core.engine.loops import on_loop
@@ -36,6 +27,13 @@ from rulvar.core.engine.parts import Parts
 from rulvar.core.engine.reads import Reads
 from rulvar.core.engine.retention import apply_retention, prune
 from rulvar.core.engine.segment import CURRENT
+from rulvar.core.engine.settings import (
+    choice,
+    decide_ownership,
+    observers_of,
+    readable_owner,
+    ttl_of,
+)
 from rulvar.core.engine.surfaces import LeaseCalls, Surfaces
 from rulvar.core.engine.workflow import NOT_GIVEN, check_workflow
 from rulvar.core.errors import ConfigError, LeaseHeldError
@@ -49,12 +47,13 @@ if TYPE_CHECKING:
 
     from rulvar.core.clock import Clock
     from rulvar.core.engine.door import Door
-    from rulvar.core.engine.events import Event
+    from rulvar.core.engine.events import EventStream
     from rulvar.core.engine.outcome import RunOutcome
     from rulvar.core.engine.ownership import Ownership
     from rulvar.core.engine.retention import PruneReport, RetentionPolicy, RetentionReport
     from rulvar.core.engine.segment import Segment
     from rulvar.core.engine.workflow import Workflow
+    from rulvar.core.events import Event
     from rulvar.core.ids import IdSource
     from rulvar.core.records import Lease
     from rulvar.core.stores import StorePair
@@ -62,10 +61,6 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 T = TypeVar("T")
-
-
-_LONGEST_OWNER = 180
-"""What leaves room for the token that each segment adds to its owner string."""
 
 
 class Engine:
@@ -85,7 +80,12 @@ class Engine:
     ``linger_ms`` is how near a deadline must be for a waiting segment to wait for it instead
     of suspending. ``store_threads`` bounds the store calls under way at once,
     ``step_threads`` the plain step functions. ``clock`` and ``ids`` are where time and
-    chance come from; ``observer`` is told what happens, as it happens.
+    chance come from.
+
+    ``observer`` is called with what happens, soon after and in a thread of its own, one event
+    at a time; ``observers`` are plugins with the hook ``rulvar_observe``, which do the same.
+    An observer that raises is logged; one that is too slow loses events. Nothing that an
+    observer does reaches a run.
 
     The engine does not close the stores. Raises `ConfigError` for a combination that cannot
     work, before any I/O.
@@ -107,9 +107,11 @@ class Engine:
         clock: Clock | None = None,
         ids: IdSource | None = None,
         observer: Callable[[Event], None] | None = None,
+        observers: Iterable[object] = (),
     ) -> None:
         ids = SystemIds() if ids is None else ids
-        owns = _decide_ownership(stores, ownership, require_lease=require_lease)
+        clock = SystemClock() if clock is None else clock
+        owns = decide_ownership(stores, ownership, require_lease=require_lease)
         self._workflows: dict[str, Workflow] = {}
         for workflow in workflows:
             self._register(workflow)
@@ -124,16 +126,16 @@ class Engine:
             bridge=Bridge(threads=store_threads, name="rulvar-store"),
             step_threads=Bridge(threads=step_threads, name="rulvar-step"),
             keeper=Keeper(),
-            clock=SystemClock() if clock is None else clock,
+            clock=clock,
             ids=ids,
-            owner=_owner(owner),
+            owner=readable_owner(owner),
             owns=owns,
-            lease_ttl_ms=_ttl(stores, lease_ttl_ms) if owns else None,
+            lease_ttl_ms=ttl_of(stores, lease_ttl_ms) if owns else None,
             linger_ms=linger_ms,
             workflows=MappingProxyType(self._workflows),
-            observer=observer,
+            hub=Hub(clock, observers_of(observer, observers)),
             launch=self._launch_child,
-            on_changed_body=_choice("on_changed_body", on_changed_body, ("warn", "refuse")),
+            on_changed_body=choice("on_changed_body", on_changed_body, ("warn", "refuse")),
         )
 
     # --- life -------------------------------------------------------------------------------
@@ -161,8 +163,10 @@ class Engine:
         for handle in handles:
             await handle.wait()
         self._parts.keeper.close()
+        self._parts.hub.close()
         self._parts.bridge.close()
         self._parts.step_threads.close()
+        await asyncio.to_thread(self._parts.hub.join)
 
     @property
     def workflows(self) -> Mapping[str, Workflow]:
@@ -178,6 +182,14 @@ class Engine:
     def owner(self) -> str:
         """The readable part of this engine's owner strings."""
         return self._parts.owner
+
+    def events(self, *, buffer: int = 10_000) -> EventStream:
+        """Return what happens to this engine's runs from now on; it ends with the engine.
+
+        A reader that is more than ``buffer`` events behind loses the oldest, and gets an
+        event of kind ``lagged`` in their place. Raises `ConfigError` for a bad ``buffer``.
+        """
+        return self._parts.hub.stream(None, buffer=buffer)
 
     # --- runs -------------------------------------------------------------------------------
 
@@ -439,55 +451,3 @@ class Engine:
             raise ConfigError(message)
         take = partial(self._ownership, run_id, lease)
         return await self._parts.bridge.call(partial(control_calls.briefly, self._parts, take, act))
-
-
-def _choice(what: str, value: T, choices: tuple[T, ...]) -> T:
-    if value not in choices:
-        message = f"{what} must be one of {', '.join(map(repr, choices))}, not {value!r}"
-        raise ConfigError(message)
-    return value
-
-
-def _owner(owner: str | None) -> str:
-    if owner is None:
-        return f"{socket.gethostname()[:100]}:{os.getpid()}"
-    if len(check_owner(owner)) > _LONGEST_OWNER:
-        message = f"an engine's owner is at most {_LONGEST_OWNER} code points, not {len(owner)}"
-        raise ConfigError(message)
-    return owner
-
-
-def _decide_ownership(stores: StorePair, ownership: str, *, require_lease: bool) -> bool:
-    if ownership not in {"lease", "none"}:
-        message = f"ownership must be 'lease' or 'none', not {ownership!r}"
-        raise ConfigError(message)
-    leasable = has_leases(stores.journal)
-    if require_lease and (ownership == "none" or not leasable):
-        what = "ownership='none'" if ownership == "none" else "a store without leases"
-        message = f"require_lease=True forbids {what}: use a leasable store and its leases"
-        raise ConfigError(message)
-    if has_fenced_journal(stores.journal) and has_fenced_transcripts(stores.transcripts):
-        domains = {fencing_domain_of(stores.journal), fencing_domain_of(stores.transcripts)}
-        if None not in domains and len(domains) > 1:
-            message = (
-                "the journal's leases cannot fence these transcripts: their fencing domains "
-                "differ; use the twin of the journal store"
-            )
-            raise ConfigError(message)
-    return ownership == "lease" and leasable
-
-
-def _ttl(stores: StorePair, lease_ttl_ms: int | None) -> int:
-    told = lease_ttl_ms_of(stores.journal)
-    if lease_ttl_ms is None and told is None:
-        message = (
-            "the store grants leases but does not say for how long: give "
-            "Engine(lease_ttl_ms=...), in milliseconds"
-        )
-        raise ConfigError(message)
-    if told is None:
-        return check_ttl_ms(lease_ttl_ms)
-    if lease_ttl_ms not in {None, told}:
-        message = f"lease_ttl_ms={lease_ttl_ms}, but the store's leases live for {told} ms"
-        raise ConfigError(message)
-    return told

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
 from rulvar.core.engine.control import SegmentEnded
 from rulvar.core.engine.driver import drive
-from rulvar.core.engine.events import Event, notify
 from rulvar.core.engine.loops import on_loop
 from rulvar.core.engine.segment import CURRENT, Ending
 from rulvar.core.errors import StoreError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.core.engine.boot import Resume, StartNew
+    from rulvar.core.engine.events import EventStream, Tell
     from rulvar.core.engine.outcome import RunOutcome
     from rulvar.core.engine.ownership import Ownership
     from rulvar.core.engine.parts import Parts
@@ -78,7 +79,11 @@ class RunHandle:
     async def wait(self) -> None:
         """Wait until the segment is over, whatever it came to."""
         over = asyncio.wrap_future(self._over)
-        await asyncio.wait({over})
+        try:
+            await asyncio.wait({over})
+        except asyncio.CancelledError:
+            over.cancel()  # nobody waits for it any more
+            raise
         over.exception()  # seen: result() tells whoever asks
 
     def _ended(self, task: asyncio.Task[RunOutcome], on_end: Callable[[RunHandle], None]) -> None:
@@ -114,6 +119,27 @@ class RunHandle:
 
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(ask)
+
+    def events(self, *, buffer: int = 1_000) -> EventStream:
+        """Return what happens to this run from now on; it ends with the segment.
+
+        A reader that is more than ``buffer`` events behind loses the oldest, and gets an
+        event of kind ``lagged`` in their place. Raises `ConfigError` for a bad ``buffer``.
+        """
+        hub = self._parts.hub
+        stream = hub.stream(self.run_id, buffer=buffer)
+        watched = weakref.ref(stream)
+
+        def over(_task: asyncio.Task[RunOutcome]) -> None:
+            ended = watched()
+            if ended is not None:
+                hub.forget(ended)
+
+        if self._loop.is_closed():
+            hub.forget(stream)
+        else:
+            self._loop.call_soon_threadsafe(self._task.add_done_callback, over)
+        return stream
 
     async def resolve(self, key: str, value: object) -> bool:
         """Answer what the live run waits for; False when the segment has ended by now."""
@@ -156,9 +182,14 @@ class RunHandle:
         try:
             await parts.bridge.call(take, then=taken.append)
             [ownership] = taken
-            granted = Event(kind="lease.granted", run_id=self.run_id, epoch=ownership.epoch)
-            notify(parts.observer, granted)
-            return await drive(parts, ownership, wish, on_live=self._live)
+            self._tell("lease.granted", epoch=ownership.epoch)
+            outcome = await drive(parts, ownership, wish, on_live=self._live)
+        except BaseException as error:
+            self._tell("run.ended", name=type(error).__name__)
+            raise
+        else:
+            self._tell("run.ended", name=outcome.status)
+            return outcome
         finally:
             for ownership in taken:
                 await self._give_back(ownership)
@@ -169,3 +200,10 @@ class RunHandle:
         except StoreError as error:
             # The outcome stands; the lease runs out by itself.
             _log.warning("run %r: its lease could not be released: %s", self.run_id, error)
+        else:
+            self._tell("lease.released", epoch=ownership.epoch)
+
+    @property
+    def _tell(self) -> Tell:
+        number = 0 if self._segment is None else self._segment.number
+        return partial(self._parts.hub.tell, self.run_id, number)

@@ -23,6 +23,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from rulvar.core.engine.authority import UNLEASED
+from rulvar.core.engine.events import silent
 from rulvar.core.errors import (
     LeaseHeldError,
     OutcomeUnknownError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from rulvar.core.clock import Clock
     from rulvar.core.engine.authority import Authority, Unleased
+    from rulvar.core.engine.events import Tell
     from rulvar.core.engine.surfaces import LeaseCalls
     from rulvar.core.errors import (
         RefusalReason,
@@ -181,6 +183,7 @@ class OwnedRun:
         self.verify: Callable[[], bool] = lambda: True
         self.on_loss: Callable[[SupersededError], None] = lambda _error: None
         self.on_reacquired: Callable[[int], None] = lambda _epoch: None
+        self.tell: Tell = silent
         self.reacquired = 0
         self._calls = calls
         self._clock = clock
@@ -253,17 +256,24 @@ class OwnedRun:
                 return False
             lease = self._lease
         asked_at = self._clock.monotonic_ms()
+        began = time.perf_counter()
         try:
             self._calls.renew(lease)
+        except StoreBusyError:
+            self.tell("store.busy", name="renew")
+            raise
         except LeaseHeldError as error:
             if self._has_ended() or (self._ending and error.reason == "released"):
                 return False  # its own delete has ended it, or is about to say so
+            self.tell("write.refused", name="renew", detail=error.reason, epoch=lease.epoch)
             try:
                 self.refused(lease, error)
             except SupersededError:
                 return False  # latched, and told to whoever asked
             return True
         self._alive_at = asked_at
+        took_ms = (time.perf_counter() - began) * 1000
+        self.tell("lease.renewed", epoch=lease.epoch, duration_ms=took_ms)
         return True
 
     def release(self) -> None:

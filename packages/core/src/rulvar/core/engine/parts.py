@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from rulvar.core.engine.door import Door
 from rulvar.core.engine.ownership import OwnedRun, UnownedRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from rulvar.core.clock import Clock
     from rulvar.core.engine.bridge import Bridge
-    from rulvar.core.engine.events import Event
+    from rulvar.core.engine.events import Hub
     from rulvar.core.engine.keeper import Keeper
     from rulvar.core.engine.outcome import RunOutcome
     from rulvar.core.engine.ownership import Ownership
@@ -27,6 +28,11 @@ __all__ = ["ChildHandle", "Launch", "Parts"]
 
 class ChildHandle(Protocol):
     """What a segment needs of a child that lives beside it."""
+
+    @property
+    def done(self) -> bool:
+        """Whether its segment is over and its lease given back."""
+        ...
 
     async def result(self) -> RunOutcome:
         """Wait for the child's segment to end."""
@@ -90,13 +96,14 @@ class Parts:
     lease_ttl_ms: int | None
     linger_ms: int
     workflows: Mapping[str, Workflow]
-    observer: Callable[[Event], None] | None
+    hub: Hub
     launch: Launch
     on_changed_body: Literal["warn", "refuse"]
 
     def door(self, run_id: str, ownership: Ownership) -> Door:
         """Open the door of one segment."""
-        return Door(self.surfaces, self.reads, run_id, ownership)
+        tell = partial(self.hub.tell, run_id, 0)
+        return Door(self.surfaces, self.reads, run_id, ownership, tell=tell)
 
     def take(self, run_id: str) -> OwnedRun:
         """Acquire a run under an owner string of its own and keep it renewed.
@@ -113,6 +120,7 @@ class Parts:
             lease_ttl_ms=self.lease_ttl_ms,
             clock=self.clock,
         )
+        owned.tell = partial(self.hub.tell, run_id, 0)
         self.keeper.keep(owned)
         return owned
 

@@ -18,12 +18,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rulvar.core.engine.control import SegmentEnded
-from rulvar.core.engine.events import Event, notify
 from rulvar.core.engine.outcome import Failure
 from rulvar.core.errors import (
     InvalidResolutionError,
     LeaseHeldError,
     NonDeterminismError,
+    StoreError,
     SupersededError,
 )
 from rulvar.core.journal import JournalEntry
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.authority import Authority
     from rulvar.core.engine.bridge import Bridge
     from rulvar.core.engine.door import Door
+    from rulvar.core.engine.events import Tell
     from rulvar.core.engine.parts import ChildHandle, Parts
     from rulvar.core.engine.replay import Replay
 
@@ -87,6 +88,7 @@ class Segment:
         self.run_id = run_id
         self.number = number
         self.door = door
+        self.tell: Tell = partial(parts.hub.tell, run_id, number)
         self.replay = replay
         self.loop = asyncio.get_running_loop()
         self.ending: Ending | None = None
@@ -120,8 +122,9 @@ class Segment:
 
     def end(self, ending: Ending) -> None:
         """End for a reason, unless a stronger one came first; cancels the body."""
-        if self.ending is None or ending < self.ending:
-            self.ending = ending
+        if self.ending is not None and ending >= self.ending:
+            return
+        self.ending = ending
         if not self.over.done():
             self.over.set_result(None)
         for child in self.children.values():
@@ -157,21 +160,6 @@ class Segment:
         except RuntimeError:
             return  # the loop is closed: nothing of this segment runs any more
 
-    def tell(
-        self, kind: str, *, name: str = "", epoch: int | None = None, detail: str = ""
-    ) -> None:
-        """Tell the observer."""
-        if self.parts.observer is not None:
-            event = Event(
-                kind=kind,
-                run_id=self.run_id,
-                segment=self.number,
-                epoch=epoch,
-                name=name,
-                detail=detail,
-            )
-            notify(self.parts.observer, event)
-
     # --- the journal ------------------------------------------------------------------------
 
     def now(self) -> str:
@@ -203,8 +191,24 @@ class Segment:
                 self.end(Ending.FAILED)
                 raise SegmentEnded(_WHY[Ending.FAILED]) from error
 
+    async def get_blob(self, ref: str) -> bytes | None:
+        """Return a blob; raises `SegmentEnded` when the store cannot tell."""
+        try:
+            return await self.store.call(partial(self.parts.reads.blob, ref))
+        except StoreError as error:
+            raise self._failed_by(error) from error
+
+    def _failed_by(self, error: Exception) -> SegmentEnded:
+        # What is wrong with the stores is no outcome of a call: the run can be resumed.
+        self.fail(error)
+        return SegmentEnded(_WHY[Ending.FAILED])
+
     async def put_blob(self, ref: str, blob: bytes) -> None:
-        """Replace a blob through the door. Raises `SegmentEnded` when the run is lost."""
+        """Replace a blob through the door.
+
+        Raises `SegmentEnded` when the run is lost or the store fails, `ConfigError` for a
+        blob that is too large.
+        """
         self.check()
         try:
             await self.store.call(partial(self.door.put_blob, ref, blob))
@@ -212,6 +216,8 @@ class Segment:
             self.lose(error)
             self.end(Ending.LOST)
             raise SegmentEnded(_WHY[Ending.LOST]) from error
+        except StoreError as error:
+            raise self._failed_by(error) from error
 
     @property
     def genesis(self) -> str:

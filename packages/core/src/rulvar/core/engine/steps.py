@@ -32,7 +32,7 @@ async def step(
     segment = scope.segment
     opened = await scope.open("step", name)
     if isinstance(opened, Answered):
-        segment.tell("step.replayed", name=name)
+        segment.tell("step.replayed", name=name, seq=opened.answer.ref)
         return unwrap(opened.answer, segment.run_id)
     return await _perform(scope, opened, function, args, retry)
 
@@ -47,7 +47,7 @@ async def _perform(
     segment, opening = scope.segment, opened.entry
     name = opening.key
     segment.executed += 1
-    segment.tell("step.started", name=name, epoch=opening.epoch)
+    segment.tell("step.started", name=name, epoch=opening.epoch, seq=opening.seq)
     attempts = _Attempts()
     failure: Failure | None = None
     cause: Exception | None = None
@@ -58,7 +58,9 @@ async def _perform(
         cause = error
         failure = step_failure(name, error, attempts=attempts.made)
     answer = await scope.answer(opening, value, failure=failure)
-    segment.tell("step.finished", name=name, epoch=answer.epoch, detail=answer.status)
+    segment.tell(
+        "step.finished", name=name, epoch=answer.epoch, detail=answer.status, seq=opening.seq
+    )
     if failure is not None:
         raise failure.to_error(segment.run_id) from cause
     return value

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, cast
 
 from rulvar.core.engine.replay import Answered
@@ -213,15 +212,20 @@ class _Loop:
             if limit is not None:
                 return self._end(limit, None)
             await self._segment.boundary()
-            answer = await self._turn()
-            if isinstance(answer, Done):
-                result = normalize(answer.result, path="$.result")
-                self._at = self._moved(self._at.state, self._at.turns + 1)
-                return self._end("done", result)
-            self._at = self._moved(normalize(answer.state, path="$.state"), self._at.turns + 1)
-            await self._compact()
-            await self._put(self._checkpoint_ref, self._at.encode())
-            self._segment.tell("turn.finished", name=self._opening.key, detail=str(self._at.turns))
+            number = self._at.turns
+            self._tell("turn.started", number)
+            try:
+                result = await self._turn()
+            except Exception:
+                self._tell("turn.finished", number, "error")
+                raise
+            self._tell("turn.finished", number, "go-on" if result is None else "done")
+            if result is not None:
+                return self._end("done", result.result)
+
+    def _tell(self, kind: str, number: int, detail: str = "") -> None:
+        opening = self._opening
+        self._segment.tell(kind, name=opening.key, seq=opening.seq, count=number, detail=detail)
 
     def _limit(self) -> TurnsEnd | None:
         if self._at.turns >= self._plan.max_turns:
@@ -249,17 +253,24 @@ class _Loop:
             summaries=(*self._at.summaries, *summaries),
         )
 
-    async def _turn(self) -> GoOn[object] | Done[object]:
+    async def _turn(self) -> Done[object] | None:
+        """Run one turn; keep the state it goes on with, or return what it is done with."""
         segment, number = self._segment, self._at.turns
         segment.executed += 1
-        segment.tell("turn.started", name=self._opening.key, detail=str(number))
         # A copy: a turn that fails half-way must not have changed what the next try gets.
         state = parse_value(json_text(self._at.state))
         answer = await call(segment, self._plan.turn, (state, number))
-        if not isinstance(answer, GoOn | Done):
+        if isinstance(answer, Done):
+            done = Done(normalize(answer.result, path="$.result"))
+            self._at = self._moved(self._at.state, number + 1)
+            return done
+        if not isinstance(answer, GoOn):
             message = f"a turn must return GoOn(state) or Done(result), not {answer!r}"
             raise ConfigError(message)
-        return answer
+        self._at = self._moved(normalize(answer.state, path="$.state"), number + 1)
+        await self._compact()
+        await self._put(self._checkpoint_ref, self._at.encode())
+        return None
 
     async def _boot(self, before: JournalEntry) -> None:
         """Go on from the last checkpoint of an earlier segment, if there is one to trust."""
@@ -321,7 +332,7 @@ class _Loop:
         return kept if kept.turns == self._at.turns else None
 
     async def _get(self, ref: str) -> bytes | None:
-        return await self._segment.store.call(partial(self._segment.parts.reads.blob, ref))
+        return await self._segment.get_blob(ref)
 
     async def _put(self, ref: str, blob: bytes) -> None:
         await self._segment.put_blob(ref, blob)

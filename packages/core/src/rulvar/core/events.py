@@ -1,0 +1,57 @@
+"""What an engine tells about its runs, as it happens: the value that observers get.
+
+========================= =================================================================
+kind                      what happened; ``name`` and ``detail`` besides
+========================= =================================================================
+``run.started``           a run's first segment began
+``run.resumed``           a later one began; detail ``takeover``: the last one had not settled
+``run.settled``           the outcome was journalled; name: its status
+``run.ended``             the segment is over; name: the status, or the class of the error
+``step.started``          a step begins; name: the step's
+``step.finished``         it was journalled; detail: ``ok`` or ``error``
+``step.replayed``         the journal answered it
+``turn.started``          one turn of a loop; name: the loop's; ``count``: the turn's number
+``turn.finished``         detail: ``go-on``, ``done`` or ``error``
+``checkpoint.refused``    a checkpoint cannot be trusted; name: its ref; detail: why
+``worktree.started``      and ``.finished``, ``.replayed``: as with a step
+``child.started``         and ``.finished``: a child run; detail: its id, or how it ended
+``lease.granted``         a segment owns its run
+``lease.renewed``         ``duration_ms``: how long the store took
+``lease.reacquired``      taken again after an expiry, under a new ``epoch``
+``lease.released``        given back
+``lease.lost``            detail: the refusal's reason
+``write.refused``         the fence refused a write; name: the surface; detail: the reason
+``store.busy``            a write waits for the store and is tried again; name: the surface
+``lagged``                this listener was too slow; ``count``: how many it has lost
+========================= =================================================================
+
+Surfaces: ``append``, ``put_meta``, ``put_blob``, ``delete_blob``, ``delete_run``, ``renew``.
+A reader passes over a kind that it does not know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Event"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One thing that happened to a run; the table above lists the kinds.
+
+    ``segment`` is 0 outside of one. ``epoch`` is the fencing token, where the event is about
+    one. ``seq`` is the call's opening entry: it tells calls of one name apart. ``at_ms`` is
+    the engine's wall time in Unix milliseconds.
+    """
+
+    kind: str
+    run_id: str
+    segment: int = 0
+    epoch: int | None = None
+    name: str = ""
+    detail: str = ""
+    seq: int | None = None
+    count: int | None = None
+    duration_ms: float | None = None
+    at_ms: int = 0
