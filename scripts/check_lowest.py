@@ -88,7 +88,7 @@ def test_alone(member: Member, python: str, scratch: Path, wheels: Path) -> None
     ]
     run(interpreter, "-I", "-c", "; ".join(f"import {module}" for module in modules))
     tests = member.folder / "tests"
-    if tests.is_dir():
+    if any(tests.rglob("test_*.py")):
         configuration = str(ROOT / "pyproject.toml")
         options = ("-q", "-p", "no:cacheprovider", "-m", "not storm", "-c", configuration)
         run(interpreter, "-m", "pytest", *options, str(tests))
