@@ -49,10 +49,13 @@ for line in sys.stdin:
         store.append("run", JournalRecord(seq=int(rest[0]), payload=b'{"seq":%d}' % int(rest[0])))
         print("appended", flush=True)
     elif order == "fork":
+        read, write = os.pipe()
         pid = os.fork()
         if pid == 0:
+            os.write(write, b"up")
             time.sleep(600)
             os._exit(0)
+        os.read(read, 2)
         print(pid, flush=True)
     elif order == "close":
         if store is not None:
@@ -315,3 +318,43 @@ def test_a_reader_beside_a_live_writer_never_writes_a_byte(tmp_path: Path) -> No
             assert stores.transcripts.list_refs("run") == []
             assert tree(root) == before
         assert tree(root) == before
+
+
+WRITER = """
+import sys
+from rulvar.core.records import JournalRecord, RunMeta
+from rulvar.stores.file import FileJournalStore
+
+store = FileJournalStore(sys.argv[1])
+seq = int(sys.argv[2])
+while True:
+    store.append("run", JournalRecord(seq=seq, payload=b'{"seq":%d,"v":"%s"}' % (seq, b"x" * 3000)))
+    print(seq, flush=True)
+    store.put_meta(RunMeta(run_id="other", status="ok", updated_at="now"))
+    store.append("other", JournalRecord(seq=0, payload=b'{"seq":0}'))
+    store.delete("other")
+    seq += 1
+"""
+
+
+def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    seq = 0
+    for number in range(6):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(root), str(seq)], stdout=subprocess.PIPE, text=True
+        )
+        assert writer.stdout is not None
+        for _ in range(3 + number):
+            acknowledged = int(writer.stdout.readline())
+        writer.kill()
+        acknowledged = max([acknowledged, *map(int, writer.stdout.read().split())])
+        writer.stdout.close()
+        writer.wait()
+        with FileJournalStore(root) as store:
+            found = [record.seq for record in store.load("run")]
+            assert found in (list(range(acknowledged + 1)), list(range(acknowledged + 2)))
+            row, journal = store.get_meta("other"), store.load("other")
+            # Both or neither, but for the row that is written first.
+            assert not (row is None and journal)
+        seq = len(found)
