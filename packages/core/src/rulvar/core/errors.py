@@ -425,10 +425,16 @@ class NonDeterminismError(RunError):
 
 
 class InvalidResolutionError(RunError):
-    """A resolution that no suspension waits for, that came too late, or does not fit."""
+    """A resolution that no suspension waits for, that came too late, or does not fit.
+
+    ``path`` names the place inside the value that does not fit the schema.
+    """
 
     code = "invalid-resolution"
 
-    def __init__(self, message: str, *, run_id: str | None = None, key: str) -> None:
+    def __init__(
+        self, message: str, *, run_id: str | None = None, key: str, path: str | None = None
+    ) -> None:
         super().__init__(message, run_id=run_id)
         self.key = key
+        self.path = path

@@ -7,6 +7,7 @@ replay sees the same.
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar, cast, overload
 from uuid import UUID
@@ -16,9 +17,11 @@ from rulvar.core.engine import branches as _branches
 from rulvar.core.engine import children as _children
 from rulvar.core.engine import steps as _steps
 from rulvar.core.engine import turns as _turns
+from rulvar.core.engine import worktree as _worktree
 from rulvar.core.engine.children import check_parent
 from rulvar.core.engine.replay import Answered
 from rulvar.core.engine.retry import NO_RETRY
+from rulvar.core.engine.schemas import check_default, check_schema
 from rulvar.core.engine.scope import unwrap
 from rulvar.core.engine.workflow import NOT_GIVEN, check_workflow
 from rulvar.core.errors import ConfigError
@@ -26,12 +29,14 @@ from rulvar.core.values import normalize
 from rulvar.core.wire import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from pathlib import Path
 
     from rulvar.core.engine.retry import RetryPolicy
     from rulvar.core.engine.scope import Scope
     from rulvar.core.engine.turns import Compaction, Turns
     from rulvar.core.engine.workflow import Workflow
+    from rulvar.core.engine.worktree import WorktreeResult
 
 __all__ = ["Context"]
 
@@ -155,6 +160,46 @@ class Context:
         with self._scope.alone(name):
             return await _turns.turns(self._scope, name, plan, deadline)
 
+    async def worktree(
+        self,
+        name: str,
+        repo: str | os.PathLike[str],
+        body: Callable[[Path], Awaitable[T] | T],
+        /,
+        *,
+        base: str = "HEAD",
+    ) -> WorktreeResult[T]:
+        """Run ``body(path)`` in a temporary git worktree of ``repo``; return value and patch.
+
+        ``body``, plain or async, may change, add, remove and commit what it likes below
+        ``path``; its result is one I-JSON value. The patch is against the commit that
+        ``base`` named when the call was first made, and has everything but ignored files
+        that nobody added by force. It is kept as a blob, the worktree is removed, and a
+        replay returns both without running ``body``. Unanswered, it runs again (at least
+        once), in a fresh worktree of the same commit.
+
+        Nothing is applied: that is the caller's decision, in a step of its own::
+
+            done = await ctx.worktree("fix", repo, fix)
+            if done.patch:  # git refuses an empty one
+                command = ["git", "-C", repo, "apply", "--index", "-"]
+                subprocess.run(command, input=done.patch, check=True)
+
+        Git commands that ``body`` starts inherit this process's environment: where that has
+        ``GIT_DIR`` and the like, take them out for those commands.
+
+        Raises `ConfigError`, before anything is journalled, when git is absent, ``repo`` is
+        no repository or ``base`` names no commit of it; `StepFailedError` when the body
+        failed, or left a repository of its own inside. A patch that is gone ends the segment
+        with `StoreCorruptError`, and the run can be resumed once it is restored.
+        """
+        check_call_name(name)
+        where = os.fspath(repo)
+        await self._segment.boundary()
+        with self._scope.alone(name):
+            done = await _worktree.worktree(self._scope, name, where, body, base)
+            return cast("WorktreeResult[T]", done)
+
     # --- branches ---------------------------------------------------------------------------
 
     async def parallel(
@@ -207,7 +252,13 @@ class Context:
     # --- suspensions ------------------------------------------------------------------------
 
     async def await_external(
-        self, key: str, /, *, timeout_ms: int | None = None, default: object = _MISSING
+        self,
+        key: str,
+        /,
+        *,
+        schema: Mapping[str, object] | bool | None = None,
+        timeout_ms: int | None = None,
+        default: object = _MISSING,
     ) -> object:
         """Wait for ``engine.resolve(run_id, key, value)`` and return the value.
 
@@ -215,17 +266,30 @@ class Context:
         deadline is journalled: when ``timeout_ms`` has passed since the first call, the
         result is ``default``, or `StepFailedError` (``TimeoutError``) without one.
 
-        Raises `ConfigError` for a bad key, timeout or default.
+        ``schema`` is a JSON Schema (2020-12), journalled when the call is first made: a
+        resolution that does not fit it is refused, and the run waits on. It needs the extra
+        ``rulvar-core[schema]``, here and wherever the run is resolved.
+
+        Raises `ConfigError` for a bad key, timeout, schema or default.
         """
         check_call_name(key)
-        facts: dict[str, object] | None = None
+        facts: dict[str, object] = {}
         if not isinstance(default, _Missing):
             if timeout_ms is None:
                 message = "default needs a timeout_ms: without a deadline it is never used"
                 raise ConfigError(message)
             facts = {"hasDefault": True, "default": normalize(default, path="$.default")}
+
+        def draw() -> object:
+            if schema is None:
+                return facts or None
+            checked = check_schema(schema)
+            if facts:
+                check_default(checked, facts["default"])
+            return facts | {"schema": checked}
+
         deadline = None if timeout_ms is None else self._deadline("timeout_ms", timeout_ms)
-        return await self._suspend("external", key, deadline, facts)
+        return await self._suspend("external", key, deadline, draw)
 
     async def sleep(self, duration_ms: int, /) -> None:
         """Wait for ``duration_ms`` milliseconds, across restarts.
@@ -242,13 +306,13 @@ class Context:
         return format_time(self._segment.parts.clock.now_ms() + wait_ms)
 
     async def _suspend(
-        self, kind: str, key: str, deadline: str | None, facts: dict[str, object] | None
+        self, kind: str, key: str, deadline: str | None, draw: Callable[[], object] | None
     ) -> object:
         segment = self._segment
         await segment.boundary()
         with self._scope.alone(key):
             opened = await self._scope.open(
-                kind, key, status="suspended", value=facts, deadline_at=deadline
+                kind, key, status="suspended", draw=draw, deadline_at=deadline
             )
             if isinstance(opened, Answered):
                 return unwrap(opened.answer, segment.run_id)

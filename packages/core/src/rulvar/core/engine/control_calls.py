@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rulvar.core.engine.boot import read_run
 from rulvar.core.engine.outcome import Failure, RunOutcome
 from rulvar.core.engine.ownership import OwnedRun
+from rulvar.core.engine.schemas import check_resolution
 from rulvar.core.engine.segment import child_is_live
 from rulvar.core.errors import (
     ConfigError,
@@ -142,6 +143,7 @@ def resolve(parts: Parts, door: Door, ownership: Ownership, *, key: str, value: 
             message = f"run {run_id!r}: {key!r} is resolved already; the first answer counts"
         raise InvalidResolutionError(message, run_id=run_id, key=key)
     opening = waiting[0]
+    check_resolution(opening, value, run_id=run_id)
     now = format_time(parts.clock.now_ms())
     door.append(
         JournalEntry(

@@ -62,6 +62,8 @@ __all__ = ["Engine"]
 
 T = TypeVar("T")
 
+_GIT_THREADS = 8
+
 
 class Engine:
     """Runs workflows over a pair of stores (design section 7).
@@ -125,6 +127,7 @@ class Engine:
             leases=LeaseCalls(stores),
             bridge=Bridge(threads=store_threads, name="rulvar-store"),
             step_threads=Bridge(threads=step_threads, name="rulvar-step"),
+            git_threads=Bridge(threads=_GIT_THREADS, name="rulvar-git"),
             keeper=Keeper(),
             clock=clock,
             ids=ids,
@@ -166,6 +169,7 @@ class Engine:
         self._parts.hub.close()
         self._parts.bridge.close()
         self._parts.step_threads.close()
+        self._parts.git_threads.close()
         await asyncio.to_thread(self._parts.hub.join)
 
     @property

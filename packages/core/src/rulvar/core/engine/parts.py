@@ -88,6 +88,7 @@ class Parts:
     leases: LeaseCalls
     bridge: Bridge
     step_threads: Bridge
+    git_threads: Bridge
     keeper: Keeper
     clock: Clock
     ids: IdSource

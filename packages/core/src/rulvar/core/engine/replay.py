@@ -155,6 +155,10 @@ class Replay:
         self._ordinals[scope, key] = ordinal + 1
         return ordinal
 
+    def return_ordinal(self, scope: str, key: str) -> None:
+        """Uncount the last use: its call came to nothing, and nothing was journalled."""
+        self._ordinals[scope, key] -= 1
+
     def answer_to(self, seq: int) -> JournalEntry | None:
         """Return the answer to the call that ``seq`` opened, if there is one."""
         opened = self._by_seq.get(seq)

@@ -8,6 +8,7 @@ is journalled before the body sees it.
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from rulvar.core.errors import StepFailedError
 from rulvar.core.journal import JournalEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from rulvar.core.engine.segment import Segment
 
@@ -61,13 +62,13 @@ class Scope:
         *,
         status: str = "running",
         value: object = None,
-        draw: Callable[[], object] | None = None,
+        draw: Callable[[], object | Awaitable[object]] | None = None,
         deadline_at: str | None = None,
     ) -> Opened | Answered:
         """Return the journal's answer to this call, or its opening entry.
 
         The entry is journalled now, or was in an earlier segment. Only a new one draws its
-        value with ``draw``.
+        value with ``draw``, plain or async; when that raises, the call was never made.
 
         Raises `NonDeterminismError` when the journal has a call of another kind here, and
         `SegmentEnded`.
@@ -79,6 +80,13 @@ class Scope:
             return decision
         if not isinstance(decision, Fresh):
             return Opened(decision.opening, before=decision.opening)
+        if draw is not None:
+            try:
+                drawn = draw()
+                value = await drawn if inspect.isawaitable(drawn) else drawn
+            except BaseException:
+                segment.replay.return_ordinal(self.path, key)
+                raise
         draft = JournalEntry(
             seq=0,  # the door gives it its number
             kind=kind,
@@ -86,7 +94,7 @@ class Scope:
             scope=self.path,
             key=key,
             ordinal=decision.call.ordinal,
-            value=value if draw is None else draw(),
+            value=value,
             deadline_at=deadline_at,
             started_at=segment.now(),
         )

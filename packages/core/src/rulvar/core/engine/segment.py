@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from rulvar.core.engine.control import SegmentEnded
 from rulvar.core.engine.outcome import Failure
+from rulvar.core.engine.schemas import check_resolution
 from rulvar.core.errors import (
     InvalidResolutionError,
     LeaseHeldError,
@@ -196,10 +197,10 @@ class Segment:
         try:
             return await self.store.call(partial(self.parts.reads.blob, ref))
         except StoreError as error:
-            raise self._failed_by(error) from error
+            raise self.failed_by(error) from error
 
-    def _failed_by(self, error: Exception) -> SegmentEnded:
-        # What is wrong with the stores is no outcome of a call: the run can be resumed.
+    def failed_by(self, error: Exception) -> SegmentEnded:
+        """End because of the stores, which is no outcome of a call: the run can be resumed."""
         self.fail(error)
         return SegmentEnded(_WHY[Ending.FAILED])
 
@@ -217,7 +218,7 @@ class Segment:
             self.end(Ending.LOST)
             raise SegmentEnded(_WHY[Ending.LOST]) from error
         except StoreError as error:
-            raise self._failed_by(error) from error
+            raise self.failed_by(error) from error
 
     @property
     def genesis(self) -> str:
@@ -396,7 +397,8 @@ class Segment:
     async def resolve(self, key: str, value: object) -> None:
         """Answer the earliest open suspension of ``key``.
 
-        Raises `InvalidResolutionError` when there is none or another answer came first.
+        Raises `InvalidResolutionError` when there is none, another answer came first, or the
+        value does not fit its schema.
         """
         self.check()
         for opening in self.replay.waiting():
@@ -405,6 +407,8 @@ class Segment:
         else:
             message = f"run {self.run_id!r} does not wait for {key!r}"
             raise InvalidResolutionError(message, run_id=self.run_id, key=key)
+        fitting = normalize(value)
+        check_resolution(opening, fitting, run_id=self.run_id)
         draft = JournalEntry(
             seq=0,
             kind="resolution",
@@ -412,7 +416,7 @@ class Segment:
             key=key,
             scope=opening.scope,
             ordinal=opening.ordinal,
-            value=normalize(value),
+            value=fitting,
             ref=opening.seq,
             ended_at=self.now(),
         )
