@@ -5,6 +5,7 @@ Check and write share one immediate transaction, so nothing comes between them.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
@@ -18,6 +19,7 @@ from rulvar.core import (
     LeaseHeldError,
     StoreBusyError,
     StoreClosedError,
+    StoreForkedError,
     check_blob,
     check_filter,
     check_lease,
@@ -59,6 +61,7 @@ class AcmeStore:
         self.fencing_domain = f"acme:{path}:{id(self) if path == ':memory:' else ''}"
         self._lock = threading.Lock()
         self._closed = False
+        self._process = os.getpid()
         self._connection = sqlite3.connect(
             path, timeout=5, isolation_level=None, check_same_thread=False
         )
@@ -71,6 +74,7 @@ class AcmeStore:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Hold the file for one unit of work: all of it lands, or nothing."""
+        self._refuse_child()
         with self._lock:
             if self._closed:
                 message = "the store is closed: open it again"
@@ -86,6 +90,11 @@ class AcmeStore:
                 self._connection.execute("ROLLBACK")
                 raise
             self._connection.execute("COMMIT")
+
+    def _refuse_child(self) -> None:
+        if os.getpid() != self._process:
+            message = "the store was opened by the parent process: open it anew in this one"
+            raise StoreForkedError(message)
 
     def fence(self, run_id: str, lease: Lease | None) -> None:
         """Refuse a lease that is not the live one of the run; called in a transaction."""
@@ -217,6 +226,7 @@ class AcmeStore:
 
     def close(self) -> None:
         """Close the file."""
+        self._refuse_child()
         with self._lock:
             self._closed = True
             self._connection.close()
