@@ -596,7 +596,11 @@ def test_orphans_have_an_age_and_missing_ones_say_whether_they_are_needed() -> N
     begun = start()
     begun["value"] = cast("dict[str, object]", begun["value"]) | {"workflowSourceRef": "r/source"}
     summaries = ["r/summary/1/3"]
-    for entry in [begun, turns(1), turns(2, ref=1, summaries=summaries), turns(3)]:
+    entries = [begun, turns(1), turns(2, ref=1, summaries=summaries), turns(3)]
+    tree: dict[str, object] = {"kind": "worktree", "key": "wt"}
+    entries.append(tree | {"seq": 4, "status": "running"})
+    entries.append(tree | {"seq": 5, "status": "ok", "ref": 4, "value": {"ref": "r/patch/5"}})
+    for entry in entries:
         stores.journal.append("r", record(entry))
     stores.journal.put_meta(row("running"))
     # A checkpoint that its complete loop no longer needs waits for pruning. A summary that
@@ -611,8 +615,8 @@ def test_orphans_have_an_age_and_missing_ones_say_whether_they_are_needed() -> N
     }
     absent = {b.ref: b.required for b in audit.blobs if b.state == "missing"}
     # The summary that the complete loop names may have been pruned.
-    assert absent == {"r/source": True, "r/ckpt/3": False}
-    assert {blob.ref for blob in audit.missing} == {"r/source"}
+    assert absent == {"r/source": True, "r/patch/5": True, "r/ckpt/3": False}
+    assert {blob.ref for blob in audit.missing} == {"r/source", "r/patch/5"}
     # A blob makes no row wrong, and somebody should look all the same.
     assert (audit.verdict, audit.sound) == ("consistent", False)
 

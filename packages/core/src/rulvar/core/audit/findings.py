@@ -47,7 +47,6 @@ REPAIRABLE: frozenset[Verdict] = frozenset({"meta-behind", "stranded"})
 FindingCode = Literal[
     "abandoned-branches",
     "between-segments",
-    "blobs-not-judged",
     "dangling-calls",
     "entry-unreadable",
     "epochs-fall",
@@ -86,6 +85,7 @@ class Finding:
 class BlobFinding:
     """A blob that nothing refers to (``orphan``), or one that is not there (``missing``).
 
+    What a completed call no longer needs is neither: pruning deletes it, and may have.
     ``age_ms`` is how long ago an orphan was stored, where the store knows. A missing blob
     that is not ``required`` may never have been written: a turn loop that crashed in its
     first turn has no checkpoint.
