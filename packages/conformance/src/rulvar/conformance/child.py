@@ -47,6 +47,14 @@ def _portable(error: BaseException) -> BaseException:
     return error
 
 
+_PARTS = ("journal", "transcripts")
+
+
+def _methods(store: object) -> frozenset[str]:
+    names = [name for name in dir(store) if not name.startswith("_")]
+    return frozenset(name for name in names if callable(getattr(store, name, None)))
+
+
 class _Server:
     def __init__(self, answers: BinaryIO) -> None:
         self._answers = answers
@@ -57,7 +65,7 @@ class _Server:
         kind, *rest = message
         if kind == "open":
             self._stores = cast("Opener", rest[0]).open()
-            return None
+            return {part: _methods(getattr(self._stores, part)) for part in _PARTS}
         if kind == "close":
             if self._stores is not None:
                 self._stores.close()

@@ -31,12 +31,14 @@ class ChildDied(Exception):  # noqa: N818 - expected where it was killed
 class _Remote:
     """One store of a pair in another process: every call is made there."""
 
-    def __init__(self, child: Child, part: str) -> None:
+    def __init__(self, child: Child, part: str, methods: frozenset[str]) -> None:
         self._child = child
         self._part = part
+        self._methods = methods
 
     def __getattr__(self, method: str) -> Callable[..., object]:
-        if method.startswith("_"):
+        # It has what the store over there has: a capability is asked for by its name.
+        if method not in self._methods:
             raise AttributeError(method)
         return lambda *arguments, **options: self._child.ask(
             "call", self._part, method, arguments, options
@@ -65,11 +67,10 @@ class Child:
 
     def open(self, opener: Opener) -> Stores:
         """Open stores over there, and return their stand-ins."""
-        self.ask("open", opener)
-        return Stores(
-            cast("JournalStore", _Remote(self, "journal")),
-            cast("TranscriptStore", _Remote(self, "transcripts")),
-        )
+        methods = cast("dict[str, frozenset[str]]", self.ask("open", opener))
+        journal = _Remote(self, "journal", methods["journal"])
+        transcripts = _Remote(self, "transcripts", methods["transcripts"])
+        return Stores(cast("JournalStore", journal), cast("TranscriptStore", transcripts))
 
     def run(self, function: Callable[..., object], *arguments: object) -> object:
         """Call ``function(stores, tell, *arguments)`` over there and wait for its value."""

@@ -68,25 +68,20 @@ class _Bare(Actor):
 class _Duel:
     """One run that two parties fight for: the stalled holder here, the successor there."""
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: Trial, name: str) -> None:
         self.trial = trial
-        self.run_id = trial.run_id()
+        self.run_id = trial.run_id(name)
         trial.knows(self.run_id)
         theirs = _other_handle(trial)
         self.stalled = _Bare(trial, "stalled", trial.stores)
         self.successor = _Bare(trial, "successor", theirs)
         self._seizes = has_lease_admin(trial.stores.journal)
-        self._live: Lease | None = None
+        self._latest: Lease | None = None
         self.tail = 0
 
     def begin(self, *, refs: tuple[str, ...] = ()) -> Lease:
         """Let the stalled holder have the run, with something of each kind in it."""
-        if self._seizes:
-            lease = self.stalled.seize(self.run_id)
-        else:
-            if self._live is not None:
-                self.successor.release(self._live)
-            lease = self.stalled.acquire(self.run_id)
+        lease = self._latest = self._grant(self.stalled, self._latest)
         state = self.state()
         self.tail = state.journal[-1][0] if state.journal else 0
         if not state.journal:
@@ -102,14 +97,18 @@ class _Duel:
 
     def take_over(self, lease: Lease) -> tuple[Lease, RunState]:
         """Grant the run to the successor, and read what there is at that moment."""
+        live = self._latest = self._grant(self.successor, lease)
+        return live, self.state()
+
+    def _grant(self, actor: Actor, latest: Lease | None) -> Lease:
+        """Grant the run to an actor, whoever holds it."""
         if self._seizes:
-            self._live = self.successor.seize(self.run_id)
-        else:
-            # Refused when the stalled holder's own release, or deletion, came first.
+            return actor.seize(self.run_id)
+        if latest is not None:
+            # Refused when the holder's own release, or deletion, came first.
             with suppress(LeaseHeldError):
-                self.successor.release(lease)
-            self._live = self.successor.acquire(self.run_id)
-        return self._live, self.state()
+                actor.release(latest)
+        return actor.acquire(self.run_id)
 
     def state(self) -> RunState:
         """Read the run, as the successor sees it."""
@@ -152,7 +151,7 @@ def _other_handle(trial: Trial) -> Stores:
 
 def step_through(trial: Trial, surface: Surface) -> None:
     """Try a takeover at every step of one mutation. Fails the clause at the first hole."""
-    duel = _Duel(trial)
+    duel = _Duel(trial, "stepped")
     patience_s = _patience(duel)
     total = _count_steps(duel, surface)
     stride = max(1, -(-total // _MOST_STEPS))
@@ -251,7 +250,7 @@ def _hasty_threads() -> Iterator[None]:
 
 def storm(trial: Trial, surface: Surface) -> None:
     """Take a run over in the middle of many calls, many times over."""
-    duel = _Duel(trial)
+    duel = _Duel(trial, "storm")
     with _hasty_threads():
         for number in range(_RACES * trial.effort):
             _race(duel, surface, number)
