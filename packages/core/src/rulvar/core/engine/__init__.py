@@ -14,6 +14,7 @@ from rulvar.core.engine.engine import Engine
 from rulvar.core.engine.events import Event, EventStream
 from rulvar.core.engine.handle import RunHandle
 from rulvar.core.engine.outcome import Failure, RunOutcome, Suspension
+from rulvar.core.engine.retention import PruneReport, RetentionPolicy, RetentionReport
 from rulvar.core.engine.retry import RetryPolicy
 from rulvar.core.engine.turns import Compaction, Done, GoOn, Turns
 from rulvar.core.engine.worker import Worker, WorkerReport, WorkerResult
@@ -29,6 +30,9 @@ __all__ = [
     "EventStream",
     "Failure",
     "GoOn",
+    "PruneReport",
+    "RetentionPolicy",
+    "RetentionReport",
     "RetryPolicy",
     "RunHandle",
     "RunOutcome",
