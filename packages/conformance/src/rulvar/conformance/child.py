@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from rulvar.conformance.subject import Opener
     from rulvar.core.stores import Stores
 
-__all__ = ["ForeignError", "main", "receive", "send"]
+__all__ = ["IN_CHILD", "ForeignError", "main", "receive", "send"]
+
+IN_CHILD = "RULVAR_CONFORMANCE_CHILD"
+"""Set in the environment of a process that the kit started."""
 
 
 class ForeignError(Exception):

@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, cast
 
-from rulvar.conformance.child import receive, send
+from rulvar.conformance.child import IN_CHILD, receive, send
 from rulvar.core.stores import Stores
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Child:
         self._lock = threading.Lock()
         self._process = subprocess.Popen(  # noqa: S603 - this very Python
             [sys.executable, *_flags(), "-c", _PROGRAM],
+            env=os.environ | {IN_CHILD: "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rulvar.core.errors import ConfigError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["Reference"]
+
+_SCRIPT = "rulvar_conformance_script"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +36,21 @@ class Reference:
     def to(cls, function: Callable[..., object], /) -> Self:
         """Return a reference to a function at a module's top level.
 
-        Raises `ConfigError` for a lambda, a nested function and one of ``__main__``.
+        Raises `ConfigError` for a lambda, a nested function and one that was typed in.
         """
         module = getattr(function, "__module__", None)
         name = getattr(function, "__qualname__", None)
         if not isinstance(module, str) or not isinstance(name, str) or "<" in name:
             message = f"{function!r} has no name that another process can find it by"
             raise ConfigError(message)
+        file = getattr(sys.modules.get(module), "__file__", None)
         if module == "__main__":
-            message = f"{name} is defined in the script itself: move it into a module"
-            raise ConfigError(message)
-        return cls(module, name, getattr(sys.modules.get(module), "__file__", None))
+            if file is None or not Path(file).is_file():
+                message = f"{name} stands in no file: move it into a module"
+                raise ConfigError(message)
+            # Over there the script is a module like any other, so its main part does not run.
+            return cls(_SCRIPT, name, str(Path(file).resolve()))
+        return cls(module, name, file)
 
     def resolve(self) -> Callable[..., object]:
         """Import the module, from its file if need be, and return the function."""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rulvar.conformance.certificate import Certificate, Result
     from rulvar.conformance.clauses import Clause
 
-__all__ = ["listing", "report", "verdict"]
+__all__ = ["clauses_page", "listing", "report", "verdict"]
 
 _FAMILIES = {
     "A": "journals",
@@ -99,3 +99,42 @@ def listing(clauses: Iterable[Clause]) -> str:
         f"{clause.id:<{width}}  {clause.strength:<6}  {clause.level:<11}  {clause.sentence}"
         for clause in rows
     )
+
+
+def clauses_page(clauses: Iterable[Clause]) -> str:
+    """Return the catalogue as a Markdown page."""
+    everything = list(clauses)
+    lines = [
+        "# The clauses",
+        "",
+        "Made from the kit by `python scripts/write_clauses.py`; a test holds the two equal.",
+        f"{len(everything)} clauses. [Certifying a store](conformance.md) says how they are tried.",
+        "*Level* is what a store claims for the clause to count, *needs* an optional capability or",
+        "how far the state must reach.",
+    ]
+    for family, title in _FAMILIES.items():
+        mine = [clause for clause in everything if clause.id.startswith(family)]
+        if not mine:
+            continue
+        lines += ["", f"## {family}: {title}", ""]
+        lines += [
+            "| clause | sentence | level | needs | source |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+        lines += [_page_row(clause) for clause in mine]
+    return "\n".join(lines) + "\n"
+
+
+def _page_row(clause: Clause) -> str:
+    needs = [clause.capability] if clause.capability else []
+    if clause.reach.value != "object":
+        needs.append({"process": "two handles", "shared": "two processes"}[clause.reach.value])
+    strength = "" if clause.strength == "MUST" else f" ({clause.strength})"
+    cells = (
+        f"`{clause.id}`{strength}",
+        clause.sentence,
+        str(clause.level),
+        ", ".join(needs),
+        clause.source,
+    )
+    return f"| {' | '.join(cells)} |"

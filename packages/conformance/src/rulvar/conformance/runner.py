@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import random
 import threading
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.certificate import Certificate, Result
+from rulvar.conformance.child import IN_CHILD
 from rulvar.conformance.children import Children
 from rulvar.conformance.claims import declared_by
 from rulvar.conformance.clauses import LEVELS, Level, covers, reaches
@@ -90,6 +92,12 @@ class Certification:
     ) -> None:
         if effort < 1:
             message = f"effort is 1 or more, not {effort}"
+            raise ConfigError(message)
+        if IN_CHILD in os.environ:
+            message = (
+                "a script that is being certified was imported by the kit, and certified again: "
+                'put the call under if __name__ == "__main__"'
+            )
             raise ConfigError(message)
         self.subject = subject
         self._effort = effort

@@ -1,0 +1,10 @@
+"""Write docs/clauses.md from the clauses of the conformance kit."""
+
+from __future__ import annotations
+
+from rulvar.conformance import catalogue
+from rulvar.conformance.reporting import clauses_page
+from workspace import ROOT
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "clauses.md").write_text(clauses_page(catalogue()), encoding="utf-8")
