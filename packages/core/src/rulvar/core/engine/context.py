@@ -160,15 +160,35 @@ class Context:
         with self._scope.alone(name):
             return await _turns.turns(self._scope, name, plan, deadline)
 
+    @overload
     async def worktree(
         self,
         name: str,
         repo: str | os.PathLike[str],
-        body: Callable[[Path], Awaitable[T] | T],
+        body: Callable[[Path], Awaitable[T]],
+        /,
+        *,
+        base: str = ...,
+    ) -> WorktreeResult[T]: ...
+    @overload
+    async def worktree(
+        self,
+        name: str,
+        repo: str | os.PathLike[str],
+        body: Callable[[Path], T],
+        /,
+        *,
+        base: str = ...,
+    ) -> WorktreeResult[T]: ...
+    async def worktree(
+        self,
+        name: str,
+        repo: str | os.PathLike[str],
+        body: Callable[[Path], object],
         /,
         *,
         base: str = "HEAD",
-    ) -> WorktreeResult[T]:
+    ) -> WorktreeResult[object]:
         """Run ``body(path)`` in a temporary git worktree of ``repo``; return value and patch.
 
         ``body``, plain or async, may change, add, remove and commit what it likes below
@@ -197,8 +217,7 @@ class Context:
         where = os.fspath(repo)
         await self._segment.boundary()
         with self._scope.alone(name):
-            done = await _worktree.worktree(self._scope, name, where, body, base)
-            return cast("WorktreeResult[T]", done)
+            return await _worktree.worktree(self._scope, name, where, body, base)
 
     # --- branches ---------------------------------------------------------------------------
 
