@@ -43,8 +43,7 @@ def sqlite(tmp_path: Path) -> tuple[str, str]:
 
 def replace_stores(monkeypatch: pytest.MonkeyPatch, stores: Stores) -> None:
     @contextmanager
-    def opened(_: str | None, *, read_only: bool) -> Iterator[Stores]:
-        del read_only
+    def opened(_: str | None) -> Iterator[Stores]:
         yield stores
 
     monkeypatch.setattr("rulvar.cli.commands.fencing.opened_stores", opened)
@@ -110,8 +109,15 @@ def test_nothing_to_check_is_status_2(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     assert "no store is given" in check(status=2).stderr
     check("--store", "sqlite:///runs.db?nope=1", status=2)
-    assert "there is no file" in check("--store", "sqlite:///runs.db", status=2).stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gate_passes_before_the_first_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check("--store", "sqlite:///runs.db", status=0)
+    assert (tmp_path / "runs.db").is_file()
 
 
 def test_busy_is_never_not_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
