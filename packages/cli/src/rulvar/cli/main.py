@@ -70,7 +70,7 @@ BUILT_IN: dict[str, BuiltIn] = {
     "runs": BuiltIn(
         _RUNS,
         "rulvar.cli.commands.runs:runs",
-        "List runs, show one, audit and repair their rows.",
+        "List runs, show one, audit and repair their rows, delete them.",
     ),
     "store": BuiltIn(
         _DEPLOYMENT,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rulvar.cli.commands.audit import audit
+from rulvar.cli.commands.removal import prune, remove, retain
 from rulvar.cli.commands.source import source
 from rulvar.cli.inspection import inspect_run
 from rulvar.cli.opened import opened_stores
@@ -44,13 +45,14 @@ _STYLES = {
 @click.group("runs")
 @output_options
 def runs() -> None:
-    """List runs, show one, audit and repair their rows.
+    """List runs, show one, audit and repair their rows, delete them.
 
     \b
     Examples:
       rulvar runs ls --status running --status suspended
       rulvar runs show order-17
       rulvar runs audit --repair
+      rulvar runs retain --older-than 30d --dry-run
     """  # noqa: D301 - click's mark for text that is not to be wrapped
 
 
@@ -194,3 +196,6 @@ def show(context: click.Context, output: Output, run_id: str, store: str | None)
 
 runs.add_command(audit)
 runs.add_command(source)
+runs.add_command(remove)
+runs.add_command(prune)
+runs.add_command(retain)

@@ -11,6 +11,7 @@ import click
 
 from rulvar.cli.app import load_workflows
 from rulvar.cli.config import read_setting
+from rulvar.cli.durations import read_age, read_policy
 from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import app_option, output_options, pass_output, store_option
 from rulvar.cli.outcomes import outcome_document
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     import signal
 
     from rulvar.cli.render import Output
-    from rulvar.core import Event, WorkerReport, WorkerResult, Workflow
+    from rulvar.core import Event, RetentionPolicy, WorkerReport, WorkerResult, Workflow
 
 __all__ = ["worker"]
 
@@ -54,6 +55,29 @@ __all__ = ["worker"]
     show_default=True,
     help="How long a stop waits for running steps before it lets their runs go.",
 )
+@click.option(
+    "--retain-older-than",
+    "older_than_ms",
+    callback=read_age,
+    metavar="AGE",
+    help="Also delete runs that ended so long ago, as in 30d; see `rulvar runs retain`.",
+)
+@click.option(
+    "--retain-status",
+    "statuses",
+    metavar="STATUS,...",
+    default="ok,cancelled",
+    show_default=True,
+    help="With --retain-older-than: only runs that ended so.",
+)
+@click.option(
+    "--retain-keep-last",
+    "keep_last",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="With --retain-older-than: spare so many of the newest of each workflow.",
+)
 @app_option
 @store_option
 @output_options
@@ -65,6 +89,9 @@ def worker(
     until_idle: bool,
     poll_interval_ms: int,
     grace_ms: int,
+    older_than_ms: int | None,
+    statuses: str,
+    keep_last: int,
     app: str | None,
     store: str | None,
 ) -> None:
@@ -80,7 +107,11 @@ def worker(
       rulvar worker --app flows --store sqlite:///runs.db
       rulvar worker --concurrency 16 --json
       rulvar worker --until-idle
+      rulvar worker --retain-older-than 30d --retain-keep-last 100
     """  # noqa: D301 - click's mark for text that is not to be wrapped
+    retention = None
+    if older_than_ms is not None:
+        retention = read_policy(older_than_ms, statuses, keep_last)
     workflows = load_workflows(read_setting("app", app))
     teller = _Teller(output)
     report = asyncio.run(
@@ -92,6 +123,7 @@ def worker(
             until_idle=until_idle,
             poll_interval_ms=poll_interval_ms,
             grace_ms=grace_ms,
+            retention=retention,
         )
     )
     teller.ended(report)
@@ -106,6 +138,7 @@ async def _work(
     until_idle: bool,
     poll_interval_ms: int,
     grace_ms: int,
+    retention: RetentionPolicy | None,
 ) -> WorkerReport:
     with opened_stores(store) as stores:
         try:
@@ -117,6 +150,7 @@ async def _work(
                 engine,
                 concurrency=concurrency,
                 poll_interval_ms=poll_interval_ms,
+                retention=retention,
                 on_result=teller.result,
             )
 
@@ -175,6 +209,7 @@ class _Teller:
         """Tell the report, in the last line."""
         counts = [f"{count} {status}" for status, count in sorted(report.outcomes.items())]
         counts += [f"{report.superseded} superseded", f"{len(report.broken)} set aside"]
+        counts += [f"{report.retained} deleted by age"] if report.retained else []
         self._tell({"kind": "worker.ended", **asdict(report)}, f"ended: {', '.join(counts)}")
 
     def warn(self, text: str) -> None:

@@ -1,0 +1,228 @@
+"""`rulvar runs rm`, `prune` and `retain`: taking away what is no longer wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from rulvar.cli.durations import read_age, read_policy
+from rulvar.cli.exits import ExitStatus, status_of_error
+from rulvar.cli.opened import opened_stores
+from rulvar.cli.options import output_options, pass_output, store_option
+from rulvar.cli.render import error_document, plain
+from rulvar.core import Engine
+from rulvar.core.capabilities import has_meta_lookup
+from rulvar.core.checks import check_run_id
+from rulvar.core.errors import ConfigError, RulvarError, StoreCorruptError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from rulvar.cli.render import Output
+    from rulvar.core import RetentionReport
+    from rulvar.core.stores import Stores
+
+__all__ = ["prune", "remove", "retain"]
+
+Document = dict[str, object]
+
+
+@click.command("rm")
+@click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID...")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@store_option
+@output_options
+@pass_output
+@click.pass_context
+def remove(
+    context: click.Context,
+    output: Output,
+    *,
+    run_ids: tuple[str, ...],
+    yes: bool,
+    store: str | None,
+) -> None:
+    """Delete each RUN_ID: its blobs, its row and its journal.
+
+    Asks first on a terminal; elsewhere --yes is needed. A deletion that was interrupted is
+    finished by the same command. A run that somebody holds, or whose child somebody holds, is
+    refused with status 3; the others are deleted all the same. Children are runs of their
+    own: name them too.
+
+    \b
+    Examples:
+      rulvar runs rm order-17
+      rulvar runs rm order-17 order-18 --yes
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    for run_id in run_ids:
+        check_run_id(run_id)
+    if not yes:
+        _ask(run_ids)
+
+    async def delete(engine: Engine, stores: Stores, run_id: str) -> Document:
+        if not _is_there(stores, run_id):
+            message = f"there is no run {run_id!r} in this store: rulvar runs ls lists them"
+            raise ConfigError(message)
+        await engine.delete_run(run_id)
+        return {"deleted": True}
+
+    context.exit(_each(output, run_ids, store, delete, lambda _done: ["deleted"]))
+
+
+@click.command("prune")
+@click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID...")
+@store_option
+@output_options
+@pass_output
+@click.pass_context
+def prune(
+    context: click.Context, output: Output, *, run_ids: tuple[str, ...], store: str | None
+) -> None:
+    """Delete the checkpoints and summaries that each RUN_ID no longer needs.
+
+    Those of turn loops that are complete, and no other blob; the run itself stays and goes on
+    as before. A run that somebody holds is refused with status 3.
+
+    \b
+    Examples:
+      rulvar runs prune order-17
+    """  # noqa: D301
+
+    async def perform(engine: Engine, _stores: Stores, run_id: str) -> Document:
+        return {"deleted": list((await engine.prune_run(run_id)).deleted)}
+
+    def tell(done: Document) -> list[str]:
+        refs = done["deleted"]
+        return [f"deleted {ref}" for ref in refs] if isinstance(refs, list) and refs else ["clean"]
+
+    context.exit(_each(output, run_ids, store, perform, tell))
+
+
+@click.command("retain")
+@click.option(
+    "--older-than",
+    "older_than_ms",
+    callback=read_age,
+    required=True,
+    metavar="AGE",
+    help="Only runs that ended so long ago: a number and s, m, h, d or w, as in 30d.",
+)
+@click.option(
+    "--status",
+    "statuses",
+    metavar="STATUS,...",
+    default="ok,cancelled",
+    show_default=True,
+    help="Only runs that ended so; several with commas between them.",
+)
+@click.option(
+    "--keep-last",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Spare so many of the newest matching runs of each workflow.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@store_option
+@output_options
+@pass_output
+def retain(
+    output: Output,
+    *,
+    older_than_ms: int,
+    statuses: str,
+    keep_last: int,
+    dry_run: bool,
+    store: str | None,
+) -> None:
+    """Delete the runs that ended long enough ago.
+
+    Each is judged again under a brief lease before it is deleted: one that is held, damaged,
+    at work again, or the child of a parent that may need it is kept, and the reason is told.
+
+    \b
+    Examples:
+      rulvar runs retain --older-than 30d --dry-run
+      rulvar runs retain --older-than 12h --status ok,error --keep-last 10
+    """  # noqa: D301
+    policy = read_policy(older_than_ms, statuses, keep_last)
+
+    async def perform() -> RetentionReport:
+        with opened_stores(store) as stores:
+            async with Engine(stores) as engine:
+                return await engine.apply_retention(policy, dry_run=dry_run)
+
+    report = asyncio.run(perform())
+    output.show(asdict(report), lambda: _retained(report))
+    if not output.json:
+        for run_id, reason in report.kept.items():
+            output.note(f"kept {run_id}: {reason}")
+
+
+def _retained(report: RetentionReport) -> str:
+    verb = "would delete" if report.dry_run else "deleted"
+    lines = [f"{verb} {plain(run_id)}" for run_id in report.deleted]
+    total = f"{verb} {len(report.deleted)} of {report.matched} matching runs"
+    return "\n".join([*lines, total])
+
+
+def _ask(run_ids: tuple[str, ...]) -> None:
+    if not _is_terminal():
+        message = "this deletes runs for ever, and nobody can be asked here: give --yes"
+        raise ConfigError(message)
+    named = ", ".join(plain(run_id) for run_id in run_ids)
+    click.confirm(f"Delete {named} for ever?", abort=True, err=True)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _is_there(stores: Stores, run_id: str) -> bool:
+    """Whether the store has anything of the run: also what an interrupted deletion left."""
+    try:
+        if stores.journal.load(run_id) or stores.transcripts.list_refs(run_id):
+            return True
+    except StoreCorruptError:
+        return True
+    if has_meta_lookup(stores.journal):
+        return stores.journal.get_meta(run_id) is not None
+    return any(meta.run_id == run_id for meta in stores.journal.list_runs())
+
+
+def _each(
+    output: Output,
+    run_ids: tuple[str, ...],
+    store: str | None,
+    act: Callable[[Engine, Stores, str], Awaitable[Document]],
+    tell: Callable[[Document], list[str]],
+) -> ExitStatus:
+    """Do it to each run; one that is refused stops no other, and its status is the answer."""
+    found: list[Document] = []
+    worst = ExitStatus.DONE
+
+    async def perform() -> None:
+        nonlocal worst
+        with opened_stores(store) as stores:
+            async with Engine(stores) as engine:
+                for run_id in run_ids:
+                    try:
+                        done = await act(engine, stores, run_id)
+                    except RulvarError as error:
+                        worst = worst or status_of_error(error)
+                        found.append({"run_id": run_id} | error_document(error))
+                        if not output.json:
+                            output.failure(error)
+                    else:
+                        found.append({"run_id": run_id} | done)
+                        if not output.json:
+                            output.print("\n".join(f"run {plain(run_id)}: {t}" for t in tell(done)))
+
+    asyncio.run(perform())
+    if output.json:
+        output.document({"runs": found})
+    return worst
