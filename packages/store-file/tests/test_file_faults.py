@@ -340,3 +340,23 @@ def test_a_full_disk_is_told_undone_and_no_end(tmp_path: Path) -> None:
         files.for_ever = False
         store.append("run", records[1])
         assert store.load("run") == records[:2]
+
+
+class NoDecisions(FaultyFileSystem):
+    """Cannot make the names in one folder durable."""
+
+    def sync_folder(self, path: str, /) -> None:
+        if self.fired and path.endswith("deleting"):
+            raise OSError(5, "injected", path)
+        super().sync_folder(path)
+
+
+def test_a_deletion_that_is_not_durable_is_not_called_one(tmp_path: Path) -> None:
+    files = NoDecisions()
+    with FileJournalStore(tmp_path / "store", filesystem=files) as store:
+        store.append("run", JournalRecord(seq=0, payload=b'{"seq":0}'))
+        files.fired = True
+        with pytest.raises(OutcomeUnknownError):
+            store.delete("run")
+        files.fired = False
+        assert store.load("run") == []

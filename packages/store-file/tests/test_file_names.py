@@ -168,6 +168,7 @@ def test_a_shortened_name_whose_meaning_is_lost_or_forged_stands_for_nothing(
             )
             is None
         )
+        assert list(journal.list_run_ids(None, 9)) == []  # type: ignore[attr-defined]
         stores.transcripts.put(f"{run_id}/x", b"newer")  # and puts the meaning right again
     assert file.read_bytes() == name_document(run_id)
 

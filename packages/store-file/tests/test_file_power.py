@@ -155,6 +155,8 @@ def work(store: FileJournalStore, medium: Medium) -> list[dict[str, object]]:
         acknowledged()
     twin.put("b" * 150 + "/x", b"long")
     acknowledged()
+    twin.put("a/turn/2", b"three")
+    acknowledged()
     twin.delete("b" * 150 + "/x")
     acknowledged()
     store.delete("a")
