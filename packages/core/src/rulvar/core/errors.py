@@ -321,10 +321,13 @@ class SupersededError(RunError):
         holder_epoch: int | None = None,
     ) -> None:
         if message is None:
+            then = "the run goes on with its present owner: nothing to do here"
+            if holder is None:
+                then = "nobody holds it now: if it is still there, resume it to go on"
             to = f" to {holder!r} under epoch {holder_epoch}" if holder is not None else ""
             message = (
                 f"run {run_id!r}: this segment (epoch {epoch}) lost the run{to} ({reason}) and "
-                "has stopped; the run goes on with its present owner: nothing to do here"
+                f"has stopped; {then}"
             )
         super().__init__(message, run_id=run_id)
         self.reason: RefusalReason = reason

@@ -31,6 +31,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from rulvar.core.checks import MAX_INTEGER, check_integer
 from rulvar.core.errors import OutcomeUnknownError, StoreClosedError, StoreError
 from rulvar.stores.sqlite import schema
 from rulvar.stores.sqlite.connection import (
@@ -48,6 +49,7 @@ from rulvar.stores.sqlite.errors import (
     translate,
     was_rolled_back,
 )
+from rulvar.stores.sqlite.filesystem import check_unmoved, identity_of
 from rulvar.stores.sqlite.mutations import Transaction
 
 if TYPE_CHECKING:
@@ -92,6 +94,7 @@ class Committer:
         self._durability: Durability = settings.durability
         self.unsettled = False
         self._connection: apsw.Connection | None = birth(settings)
+        self._identity = None if settings.in_memory else identity_of(settings.path)
 
     # --- the caller's side -----------------------------------------------------------------
 
@@ -188,9 +191,9 @@ class Committer:
             self._barrier()
         if not self._begin(leading):
             return
-        tx = Transaction(self._open(), self._clock.now_ms())
         batch = self._take()
         try:
+            tx = Transaction(self._open(), self._now())
             for job in batch:
                 self._perform(job, tx)
             self._commit()
@@ -199,12 +202,21 @@ class Committer:
             return
         self._deliver()
 
+    def _now(self) -> int:
+        """Read the clock, under the write lock; one that tells no time is a typed error."""
+        try:
+            return check_integer("the clock's now_ms()", self._clock.now_ms(), 0, MAX_INTEGER)
+        except Exception as error:
+            message = f"the clock of the store at {self._settings.path} tells no time: {error}"
+            raise DefectError(message) from error
+
     def _begin(self, leading: Job[object], *, alone: bool = False) -> bool:
         """Take the file's write lock; return False when the leading job's time ran out.
 
         Whoever else waits is answered at its own time, unless the job is ``alone``.
         """
         connection = self._open()
+        check_unmoved(self._settings.path, self._identity)
         self._choose_durability(connection, [leading] if alone else self._waiting())
         while True:
             try:
@@ -266,10 +278,14 @@ class Committer:
         job.error = None
         try:
             job.result = job.work(tx)
-        except DefectError:
+        except FAILURES:
             raise
         except StoreError as refusal:
             job.error = refusal.with_traceback(None)
+        except Exception as error:
+            # Not even a defect may cost a neighbour its answer: the batch runs again one by one.
+            message = f"{self._settings.path}: {type(error).__name__} in a mutation: {error}"
+            raise DefectError(message, run_id=job.run_id) from error
 
     def _commit(self) -> None:
         assert self._connection is not None
@@ -322,8 +338,8 @@ class Committer:
             self._batch = (job,)
         if not self._begin(job, alone=True):
             return
-        tx = Transaction(self._open(), self._clock.now_ms())
         try:
+            tx = Transaction(self._open(), self._now())
             self._perform(job, tx)
             self._commit()
         except FAILURES as error:

@@ -18,7 +18,7 @@ import apsw
 from rulvar.core.errors import ConfigError, StoreBusyError
 from rulvar.stores.sqlite import schema
 from rulvar.stores.sqlite.errors import BUSY, FAILURES, translate
-from rulvar.stores.sqlite.filesystem import network_filesystem, who_blocks
+from rulvar.stores.sqlite.filesystem import network_filesystem, other_names, who_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +107,15 @@ def resolve(path: object, *, allow_network_filesystem: bool) -> str:
         _refuse(f"the folder of {resolved} does not exist: create it first")
     if os.path.isdir(resolved):  # noqa: PTH112
         _refuse(f"{resolved} is a folder: name a file in it")
+    if os.path.exists(resolved) and not os.path.isfile(resolved):  # noqa: PTH110, PTH113
+        _refuse(f"{resolved} is no ordinary file: name one")
+    why = other_names(resolved)
+    if why is not None:
+        _refuse(
+            f"{resolved} {why}: writers that open it under different names corrupt it, for "
+            "SQLite's log and locks belong to the name; give it one name, and bind its folder "
+            "instead of the file"
+        )
     kind = network_filesystem(resolved)
     if kind is not None and not allow_network_filesystem:
         _refuse(

@@ -12,11 +12,16 @@ import threading
 import uuid
 from typing import TYPE_CHECKING, TypeVar
 
-from rulvar.core.errors import ConfigError, StoreClosedError, StoreForkedError
+from rulvar.core.errors import (
+    ConfigError,
+    StoreClosedError,
+    StoreCorruptError,
+    StoreForkedError,
+)
 from rulvar.stores.sqlite.commits import Committer
 from rulvar.stores.sqlite.connection import Patience, connect
 from rulvar.stores.sqlite.errors import FAILURES, translate
-from rulvar.stores.sqlite.filesystem import place_of
+from rulvar.stores.sqlite.filesystem import check_unmoved, place_of
 from rulvar.stores.sqlite.forks import watch
 
 if TYPE_CHECKING:
@@ -53,6 +58,7 @@ class Database:
         self._process = os.getpid()
         self._closing = False
         self._readers: tuple[_Reader, ...] = ()
+        self._identity: tuple[int, int] | None = None
         self._committer = Committer(settings, clock)
         watch(self)
         if settings.in_memory:
@@ -60,6 +66,7 @@ class Database:
         else:
             self._readers = tuple(_Reader() for _ in range(_READERS))
             place = place_of(settings.path)
+            self._identity = (place.device, place.inode)
             self.fencing_domain = f"sqlite:{place.device}:{place.inode}:{place.folder}:{place.name}"
 
     def enter(self) -> None:
@@ -99,10 +106,17 @@ class Database:
                 return committer.read_in_memory(read)
             patience = Patience(self.settings.busy_timeout_ms)
             return patience.retry(lambda: self._read(read), self.settings.path)
+        except UnicodeDecodeError as error:
+            message = (
+                f"{self.settings.path} has a text that is no UTF-8 ({error}): another writer left "
+                "it there; correct that row"
+            )
+            raise StoreCorruptError(message, run_id=run_id) from error
         except FAILURES as error:
             raise translate(error, path=self.settings.path, run_id=run_id) from error
 
     def _read(self, read: Callable[[apsw.Connection], _T]) -> _T:
+        check_unmoved(self.settings.path, self._identity)
         reader = self._choose()
         with reader.lock:
             if self._closing:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, cast
 
-from rulvar.core.errors import LeaseHeldError
+from rulvar.core.errors import LeaseHeldError, StoreCorruptError
 from rulvar.stores.sqlite import schema
 from rulvar.stores.sqlite.errors import DefectError
 
@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from rulvar.core.errors import RefusalReason
     from rulvar.core.records import Lease
 
-__all__ = ["Standing", "refuse_foreign", "refuse_if_dead", "slip", "standing", "verdict"]
+__all__ = [
+    "Standing",
+    "refuse_foreign",
+    "refuse_if_dead",
+    "slip",
+    "standing",
+    "unreadable_lease",
+    "verdict",
+]
 
 
 class Standing(NamedTuple):
@@ -41,9 +49,31 @@ class Standing(NamedTuple):
 
 
 def standing(connection: apsw.Connection, run_id: str) -> Standing:
-    """Read the run's tombstone and lease row."""
-    row = connection.execute(schema.JUDGE, (run_id,)).fetchall()[0]
-    return Standing(*cast("tuple[int | None, str | None, int | None, int | None]", row))
+    """Read the run's tombstone and lease row. Raises `StoreCorruptError` for odd values."""
+    try:
+        mark, owner, epoch, expires_at = connection.execute(schema.JUDGE, (run_id,)).fetchall()[0]
+    except UnicodeDecodeError as error:
+        raise unreadable_lease(run_id, "its owner is no UTF-8") from error
+    for what, number in (("mark", mark), ("epoch", epoch), ("expiry", expires_at)):
+        if number is not None and type(number) is not int:
+            raise unreadable_lease(run_id, f"its {what} is {number!r}, not an integer")
+    if owner is not None and not isinstance(owner, str):
+        raise unreadable_lease(run_id, f"its owner is {owner!r}, not text")
+    return Standing(
+        cast("int | None", mark),
+        owner,
+        cast("int | None", epoch),
+        cast("int | None", expires_at),
+    )
+
+
+def unreadable_lease(run_id: str, why: str) -> StoreCorruptError:
+    """Return the error for lease rows that another writer has left in no form of ours."""
+    return StoreCorruptError(
+        f"run {run_id!r}: its lease cannot be judged: {why}; nothing was changed: correct the "
+        "run's rows in the tables 'leases' and 'epochs'",
+        run_id=run_id,
+    )
 
 
 def verdict(at: Standing, lease: Lease, now: int) -> RefusalReason | None:

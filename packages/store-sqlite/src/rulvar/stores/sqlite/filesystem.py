@@ -12,7 +12,17 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Place", "network_filesystem", "place_of", "who_blocks"]
+from rulvar.core.errors import StoreCorruptError
+
+__all__ = [
+    "Place",
+    "check_unmoved",
+    "identity_of",
+    "network_filesystem",
+    "other_names",
+    "place_of",
+    "who_blocks",
+]
 
 MOUNTS = Path("/proc/self/mountinfo")
 LOCKS = Path("/proc/locks")
@@ -73,6 +83,62 @@ def place_of(path: str) -> Place:
     return Place(file.st_dev, file.st_ino, folder.st_ino, os.path.basename(path))  # noqa: PTH119
 
 
+def identity_of(path: str) -> tuple[int, int]:
+    """Return what tells a file from another that took its name."""
+    file = os.stat(path)  # noqa: PTH116 - never a handle
+    return (file.st_dev, file.st_ino)
+
+
+def check_unmoved(path: str, identity: tuple[int, int] | None) -> None:
+    """Refuse to go on when the open file was removed, or another one took its name.
+
+    What is written to a file without a name is lost. Raises `StoreCorruptError`.
+    """
+    if identity is None:
+        return
+    try:
+        now: tuple[int, int] | None = identity_of(path)
+    except OSError:
+        now = None
+    if now != identity:
+        what = "was removed" if now is None else "was replaced by another file"
+        message = (
+            f"{path} {what} while this store has it open; nothing was written: close the store, "
+            "see what is there, and open it again"
+        )
+        raise StoreCorruptError(message)
+
+
+def other_names(path: str, mounts: Path = MOUNTS) -> str | None:
+    """Say why ``path`` may not be the only name of its file, or return None.
+
+    The log and the locks of SQLite belong to the name: under two names, a file is two
+    databases that overwrite each other.
+    """
+    try:
+        links = os.stat(path).st_nlink  # noqa: PTH116 - never a handle
+    except OSError:
+        return None  # not there yet, or the opening will say what is wrong
+    if links > 1:
+        return f"has {links} names (hard links)"
+    if path in _mount_points(mounts):
+        return "is a mount point itself (a file bound into place)"
+    return None
+
+
+def _mount_points(mounts: Path) -> set[str]:
+    try:
+        table = mounts.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return set()
+    fields = (line.split(" ") for line in table.splitlines())
+    return {_unescaped(found[4]) for found in fields if len(found) > 4}  # noqa: PLR2004
+
+
+def _unescaped(point: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), point)
+
+
 def network_filesystem(path: str, mounts: Path = MOUNTS) -> str | None:
     """Return the type of the network file system that ``path`` lies on, or None.
 
@@ -91,7 +157,7 @@ def network_filesystem(path: str, mounts: Path = MOUNTS) -> str | None:
         fields, tail = before.split(" "), after.split(" ")
         if len(fields) < 5 or not tail[0]:  # noqa: PLR2004 - see proc(5)
             continue
-        point = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4])
+        point = _unescaped(fields[4])
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):  # a later mount covers an earlier one
             best, kind = point, tail[0]

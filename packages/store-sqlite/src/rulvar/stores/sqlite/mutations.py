@@ -157,7 +157,10 @@ def raise_epoch(tx: Transaction, run_id: str, at_least: int) -> None:
 
 
 def _next_epoch(tx: Transaction, run_id: str) -> int:
-    epoch = cast("int", tx.connection.execute(schema.NEXT_EPOCH, (run_id,)).get)
+    at = standing(tx.connection, run_id)
+    # The highest number of either table: a row above its tombstone, which only damage or a
+    # careless copy can make, must not be granted a second time.
+    epoch = 1 + max(at.mark or 0, at.epoch or 0)
     if epoch > MAX_INTEGER:
         message = f"run {run_id!r} has used up its epochs: go on under another run id"
         raise StoreFullError(message, run_id=run_id)

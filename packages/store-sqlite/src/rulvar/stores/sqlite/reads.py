@@ -16,6 +16,7 @@ from rulvar.core.filters import matches
 from rulvar.core.records import BlobStat, JournalRecord, LeaseInfo
 from rulvar.core.wire import Digits, InvalidJSONError, decode_meta, parse_json
 from rulvar.stores.sqlite import schema
+from rulvar.stores.sqlite.fence import unreadable_lease
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,21 +153,54 @@ def _readable(run_id: str, payload: bytes) -> RunMeta | None:
 def get_lease(connection: apsw.Connection, run_id: str, now: int) -> LeaseInfo | None:
     """Return the run's lease row, live or not, or None."""
     rows = connection.execute(schema.GET_LEASE, (run_id,)).fetchall()
-    return _lease_info(rows[0], now) if rows else None
+    if not rows:
+        return None
+    info = _lease_info(rows[0], now)
+    if info is None:
+        raise unreadable_lease(run_id, "a column of its row has another type")
+    return info
 
 
 def list_leases(
     connection: apsw.Connection, after_run_id: str | None, limit: int, now: int
 ) -> list[LeaseInfo]:
-    """Return at most ``limit`` lease rows after a run id."""
-    rows = connection.execute(schema.LIST_LEASES, (after_run_id or "", limit)).fetchall()
-    return [_lease_info(row, now) for row in rows]
+    """Return at most ``limit`` lease rows after a run id; an unreadable row hides no other."""
+    found: list[LeaseInfo] = []
+    after = after_run_id or ""
+    while len(found) < limit:
+        wanted = limit - len(found)
+        rows = connection.execute(schema.LIST_LEASES, (after, wanted)).fetchall()
+        infos = (_lease_info(row, now) for row in rows)
+        found += [info for info in infos if info is not None]
+        names = [name for name in map(_name, rows) if name is not None]
+        if len(rows) < wanted or not names:
+            break
+        after = names[-1]
+    return found
 
 
-def _lease_info(row: tuple[object, ...], now: int) -> LeaseInfo:
-    run_id, owner, epoch, expires_at, current = cast("tuple[str, str, int, int, int]", row)
-    live = bool(current) and expires_at > now
-    return LeaseInfo(run_id=run_id, owner=owner, epoch=epoch, expires_at=expires_at, live=live)
+def _name(row: tuple[object, ...]) -> str | None:
+    try:
+        return cast("bytes", row[0]).decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _lease_info(row: tuple[object, ...], now: int) -> LeaseInfo | None:
+    """Return what a lease row says, or None when another writer has left it unreadable."""
+    run_id, owner, epoch, expires_at, current = row
+    if type(epoch) is not int or type(expires_at) is not int:
+        return None
+    try:
+        return LeaseInfo(
+            run_id=cast("bytes", run_id).decode("utf-8"),
+            owner=cast("bytes", owner).decode("utf-8"),
+            epoch=epoch,
+            expires_at=expires_at,
+            live=bool(current) and expires_at > now,
+        )
+    except UnicodeDecodeError:
+        return None
 
 
 def list_run_ids(connection: apsw.Connection, after_run_id: str | None, limit: int) -> list[str]:

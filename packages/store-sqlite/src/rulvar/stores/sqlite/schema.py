@@ -126,18 +126,11 @@ DELETE_BLOBS_FENCED = f"DELETE FROM blobs WHERE run_id = ?1 AND {LIVE}"
 RENEW = f"UPDATE leases SET expires_at = ?5 WHERE {MINE}"
 RELEASE = f"DELETE FROM leases WHERE {MINE}"
 
-# The highest number of either table: a row above its tombstone, which only damage or a
-# careless copy can make, must not be granted a second time.
-_NEXT = (
-    "1 + max(coalesce((SELECT epoch FROM epochs WHERE run_id = ?1), 0), "
-    "coalesce((SELECT epoch FROM leases WHERE run_id = ?1), 0))"
-)
 _SOMEBODY = (
     "EXISTS (SELECT 1 FROM leases AS held, epochs AS mark WHERE held.run_id = ?1 "
     "AND mark.run_id = ?1 AND mark.epoch = held.epoch AND held.expires_at > ?4)"
 )
 _RAISE = "ON CONFLICT (run_id) DO UPDATE SET epoch = excluded.epoch"
-NEXT_EPOCH = f"SELECT {_NEXT}"
 ACQUIRE = f"INSERT INTO epochs (run_id, epoch) SELECT ?1, ?3 WHERE NOT {_SOMEBODY} {_RAISE}"
 SEIZE = f"INSERT INTO epochs (run_id, epoch) SELECT ?1, ?3 WHERE true {_RAISE}"
 REVIVE = (
@@ -184,7 +177,7 @@ BLOB_SIZE = "SELECT length(data) FROM blobs WHERE ref = ?1"
 LIST_REFS = "SELECT ref FROM blobs WHERE run_id = ?1 AND ref <> run_id ORDER BY ref"
 
 _LEASE_ROW = (
-    "SELECT held.run_id, held.owner, held.epoch, held.expires_at, "
+    "SELECT CAST(held.run_id AS BLOB), CAST(held.owner AS BLOB), held.epoch, held.expires_at, "
     "coalesce(mark.epoch = held.epoch, false) "
     "FROM leases AS held LEFT JOIN epochs AS mark ON mark.run_id = held.run_id "
 )
