@@ -413,3 +413,40 @@ def test_a_body_that_cancels_itself_has_failed() -> None:
     assert outcome.status == "error"
     assert outcome.error is not None
     assert outcome.error.error_type.endswith("CancelledError")
+
+
+def test_a_second_cancellation_still_waits_for_the_lease_to_be_given_back() -> None:
+    store, stores, clock = bench()
+    began, releasing, may_release = threading.Event(), threading.Event(), threading.Event()
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        if call.method == "release":
+            releasing.set()
+            assert may_release.wait(10)
+        return perform()
+
+    stores.around = around
+
+    @workflow
+    async def waits(ctx: Context) -> None:
+        began.set()
+        await ctx.step("a", asyncio.Event().wait)
+
+    async def main() -> None:
+        async with Engine(stores, [waits], clock=clock) as engine:
+            task = asyncio.create_task(engine.run(waits, run_id="r"))
+            await asyncio.to_thread(began.wait, 10)
+            task.cancel()
+            await asyncio.to_thread(releasing.wait, 10)
+            task.cancel()
+            done, _ = await asyncio.wait({task}, timeout=0.05)
+            assert not done
+            may_release.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert store.list_leases(None, 9) == []
+            handle = engine.start_resume("r")
+            handle.let_go()
+            assert (await handle.result()).status == "running"
+
+    asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import weakref
 from concurrent.futures import Future
@@ -73,7 +74,10 @@ class RunHandle:
             return await self.result()
         except asyncio.CancelledError:
             self.let_go()
-            await self.wait()
+            while not self.done:
+                # Cancelled again: still wait, or the run looks live to whoever resumes it next.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self.wait()
             raise
 
     async def wait(self) -> None:
