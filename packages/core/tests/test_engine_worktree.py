@@ -250,8 +250,10 @@ def test_the_settings_of_whoever_runs_it_do_not_change_the_patch(
     settings.write_text(
         "[diff]\nnoprefix = true\nmnemonicPrefix = true\nrenames = false\nexternal = false\n"
         "[color]\nui = always\ndiff = always\n[core]\nquotePath = false\nsafecrlf = true\n"
-        f"hooksPath = {hooks}\n"
+        f"hooksPath = {hooks}\nattributesFile = {tmp_path / 'attributes'}\n"
+        '[diff "mine"]\ncommand = false\ntextconv = false\n'
     )
+    (tmp_path / "attributes").write_text("* diff=mine\n")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
     bench.forget_answer()
     asyncio.run(bench.resume())
@@ -259,6 +261,17 @@ def test_the_settings_of_whoever_runs_it_do_not_change_the_patch(
     assert first.patch == second.patch
     assert len(bench.paths) == 2
     assert not ran.exists()
+
+
+def test_line_ends_that_git_would_complain_about_are_no_failure(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tmp_path / "gitconfig"
+    settings.write_text("[core]\nautocrlf = input\nsafecrlf = true\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
+    bench.work = change_everything
+    asyncio.run(bench.run()).unwrap()
+    assert bench.results[0].files_changed == 8
 
 
 def test_the_callers_git_variables_do_not_leak_in(
@@ -613,6 +626,18 @@ def test_the_next_segment_clears_what_a_killed_process_left(
     assert leftovers() == foreign, "another run's worktree is not touched"
     away = git(bench.repo, "worktree", "list", "--porcelain")
     assert str(tmp_path / "usb") in away, "a worktree of the owner's that is away stays known"
+
+
+def test_a_later_segment_clears_what_an_older_one_left_of_any_dispatch(bench: Bench) -> None:
+    asyncio.run(bench.run())
+    bench.forget_answer()
+    [place] = Path(tempfile.gettempdir()).glob("rulvar-worktrees-*/*")
+    run = bench.paths[0].name.partition("-")[0]
+    older, later = f"{run}-d9-s1-e1-tree", f"{run}-d9-s7-e7-tree"
+    for name in (older, later):
+        git(bench.repo, "worktree", "add", "-q", "--detach", str(place / name))
+    asyncio.run(bench.resume())
+    assert leftovers() == [later]
 
 
 def leftovers_of_others(bench: Bench, tmp_path: Path) -> list[str]:

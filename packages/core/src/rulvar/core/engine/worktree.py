@@ -35,11 +35,11 @@ __all__ = ["WorktreeResult", "worktree"]
 
 _log = logging.getLogger("rulvar.engine")
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorktreeResult(Generic[T]):
+class WorktreeResult(Generic[T_co]):
     """What the body of a worktree returned, and how it left the files.
 
     ``patch`` is binary-safe and against the commit ``base``; it is empty when nothing
@@ -47,7 +47,7 @@ class WorktreeResult(Generic[T]):
     ``files`` names the first thousand, a renamed file by its new name.
     """
 
-    value: T
+    value: T_co
     patch: bytes
     ref: str
     base: str
