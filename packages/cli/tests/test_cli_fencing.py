@@ -43,7 +43,7 @@ def sqlite(tmp_path: Path) -> tuple[str, str]:
 
 def replace_stores(monkeypatch: pytest.MonkeyPatch, stores: Stores) -> None:
     @contextmanager
-    def opened(_: str | None) -> Iterator[Stores]:
+    def opened(_: str | None, **_options: bool) -> Iterator[Stores]:
         yield stores
 
     monkeypatch.setattr("rulvar.cli.commands.fencing.opened_stores", opened)

@@ -71,4 +71,16 @@ def test_what_makes_no_sense_is_status_2(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     assert "is both SRC and DST" in copy(url, url, status=2).stderr
     copy(url, "nope:///b", status=2)
+    assert "there is no file" in copy(url, f"sqlite:///{tmp_path}/b.db", status=2).stderr
+    assert list(tmp_path.iterdir()) == []
+    open_stores(url).close()
     assert copy(url, f"sqlite:///{tmp_path}/b.db").stdout == "no runs to copy\n"
+
+
+def test_a_run_that_the_source_does_not_have_is_status_2(tmp_path: Path) -> None:
+    source, destination = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
+    fill(source)
+    result = copy(source, destination, "--run", "a", "--run", "aa", status=2)
+    assert "has no run 'aa'" in result.stderr
+    with open_stores(destination) as stores:
+        assert list(stores.journal.list_runs()) == []

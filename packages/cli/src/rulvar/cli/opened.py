@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rulvar.cli.config import read_setting
+from rulvar.core.errors import ConfigError
 from rulvar.core.plugins import open_stores
 from rulvar.core.urls import StoreURL
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from rulvar.core.stores import Stores
 
-__all__ = ["opened_stores", "store_url"]
+__all__ = ["must_exist", "opened_stores", "store_url"]
 
 
 def store_url(given: str | None) -> StoreURL:
@@ -34,14 +35,36 @@ def store_url(given: str | None) -> StoreURL:
 
 
 @contextmanager
-def opened_stores(given: str | None, *, read_only: bool = False) -> Iterator[Stores]:
+def opened_stores(
+    given: str | None, *, read_only: bool = False, existing: bool = False, or_make: bool = False
+) -> Iterator[Stores]:
     """Open the pair of stores, and close it behind the block.
 
     With ``read_only``, where the store can: nothing on disk is changed, and a mistyped URL
-    makes no store.
+    makes no store, unless ``or_make`` says so. With ``existing`` it must be there already,
+    where the store can tell.
     """
     url = store_url(given)
-    if read_only and not url.in_memory:
+    if existing:
+        must_exist(url)
+    if read_only and not url.in_memory and not (or_make and not _exists(url)):
         url = url.preferring(read_only="true")
     with open_stores(url) as stores:
         yield stores
+
+
+def must_exist(url: StoreURL) -> None:
+    """Refuse a URL at which there is no store yet: to make one would hide a slip of the pen.
+
+    Raises `ConfigError`, where the store knows how to look without making one.
+    """
+    if not url.in_memory:
+        open_stores(url.preferring(read_only="true")).close()
+
+
+def _exists(url: StoreURL) -> bool:
+    try:
+        must_exist(url)
+    except ConfigError:
+        return False  # what else is wrong with it, the opening that follows says
+    return True

@@ -11,6 +11,12 @@ from rulvar.conformance.registry import chosen
 __all__ = ["certify"]
 
 
+def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    # The command line that this command is added to has a switch of that name.
+    if value and hasattr(context.obj, "debug"):
+        context.obj.debug = True
+
+
 @click.command("certify")
 @click.argument("url", required=False)
 @click.option("--list", "listing", is_flag=True, help="Show the clauses and leave.")
@@ -30,6 +36,13 @@ __all__ = ["certify"]
 @click.option("--effort", type=int, default=1, help="More races and histories: 1, 2, ...")
 @click.option("--certificate", metavar="FILE", help="Write the certificate (JSON) there too.")
 @click.option("--badge", metavar="FILE", help="Write a badge file.")
+@click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_debug,
+    help="Show the traceback of an error.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
 @click.pass_context
 def certify(  # noqa: PLR0917 - click passes them by name

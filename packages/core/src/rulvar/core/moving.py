@@ -93,12 +93,18 @@ def copy_runs(
     same one for the same source (its URL, for example). ``progress`` is called after each
     run with what became of it, how many are done and how many there are.
 
-    Raises `ConfigError`, before anything is written, when the destination has one of the
+    Raises `ConfigError`, before anything is written, when the source has no trace of a run
+    that is named, or when the destination has one of the
     runs and it is neither equal nor an unfinished copy of the same source, and when it
     grants leases but cannot raise its epochs; `StoreError` when a store refuses to go on.
     What was copied until then stays and is found ``already`` there the next time.
     """
     wanted = tuple(map(check_run_id, run_ids)) or tuple(_ids(source))
+    known = set(_ids(source)) if run_ids else set()
+    absent = [run_id for run_id in run_ids if run_id not in known]
+    if absent:
+        message = f"the source has no run {', '.join(map(repr, absent))}: nothing was copied"
+        raise ConfigError(message)
     _require_floor(destination)
     _refuse_conflicts(source, destination, source_name, wanted)
     done: list[CopiedRun] = []

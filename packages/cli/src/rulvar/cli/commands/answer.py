@@ -41,7 +41,7 @@ def resolve(output: Output, run_id: str, key: str, value: str, store: str | None
     answer = read_value(value, what="JSON")
 
     async def perform() -> None:
-        with opened_stores(store) as stores:
+        with opened_stores(store, existing=True) as stores:
             async with Engine(stores) as engine:
                 await engine.resolve(run_id, key, answer)
 
@@ -69,7 +69,7 @@ def cancel(output: Output, run_id: str, store: str | None) -> None:
     """  # noqa: D301
 
     async def perform() -> RunOutcome | None:
-        with opened_stores(store) as stores:
+        with opened_stores(store, existing=True) as stores:
             async with Engine(stores) as engine:
                 return await engine.cancel(run_id)
 

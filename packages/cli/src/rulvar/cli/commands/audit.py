@@ -157,7 +157,7 @@ def _is_nothing(found: RunAudit) -> bool:
 def _apply(output: Output, tally: _Tally, store: str | None) -> None:
     """Repair what is planned; each run is judged again under its lease."""
     wanted = list(tally.plan)
-    with opened_stores(store) as stores, output.bar("repairing", len(wanted)) as bar:
+    with opened_stores(store, existing=True) as stores, output.bar("repairing", len(wanted)) as bar:
         for repair in core.repair_runs(stores, run_ids=wanted, progress=bar.update):
             tally.repaired(repair)
 

@@ -68,8 +68,8 @@ def check(context: click.Context, output: Output, *, probe: bool, store: str | N
       rulvar fencing check --store sqlite:///runs.db
       rulvar fencing check --probe --json && rulvar worker
     """  # noqa: D301
-    # Not read-only: a gate must pass before the first start, when there is no file yet.
-    with opened_stores(store) as stores:
+    # A gate must pass before the first start, when there is no file yet: then one is made.
+    with opened_stores(store, read_only=not probe, or_make=True) as stores:
         verdict = _declared(str(store_url(store)), stores)
         if probe and has_leases(stores.journal):
             verdict = replace(verdict, report=probe_fencing(stores))

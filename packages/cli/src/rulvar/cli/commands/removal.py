@@ -152,7 +152,7 @@ def retain(
     policy = read_policy(older_than_ms, statuses, keep_last)
 
     async def perform() -> RetentionReport:
-        with opened_stores(store) as stores:
+        with opened_stores(store, existing=True) as stores:
             async with Engine(stores) as engine:
                 return await engine.apply_retention(policy, dry_run=dry_run)
 
@@ -207,7 +207,7 @@ def _each(
 
     async def perform() -> None:
         nonlocal worst
-        with opened_stores(store) as stores:
+        with opened_stores(store, existing=True) as stores:
             async with Engine(stores) as engine:
                 for run_id in run_ids:
                     try:

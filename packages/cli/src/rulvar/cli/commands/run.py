@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.cli.render import Output, Progress
-    from rulvar.core import Event, RunHandle, RunOutcome, Workflow
+    from rulvar.core import Event, RunHandle, RunOutcome, Stores, Workflow
 
 __all__ = ["resume", "run"]
 
@@ -116,6 +116,7 @@ def resume(
         store,
         workflows,
         lambda engine: engine.start_resume(run_id, retry_failed=retry_failed),
+        existing=True,
     )
 
 
@@ -134,9 +135,12 @@ def _finish(
     store: str | None,
     workflows: tuple[Workflow, ...],
     start: Callable[[Engine], RunHandle],
+    *,
+    existing: bool = False,
 ) -> None:
     stopped_by: list[signal.Signals] = []
-    outcome = asyncio.run(_perform(output, store, workflows, start, stopped_by))
+    with opened_stores(store, existing=existing) as stores:
+        outcome = asyncio.run(_perform(output, stores, workflows, start, stopped_by))
     status = report_outcome(outcome, output)
     if stopped_by and outcome.status == "running":
         context.exit(128 + stopped_by[0])
@@ -145,12 +149,12 @@ def _finish(
 
 async def _perform(
     output: Output,
-    store: str | None,
+    stores: Stores,
     workflows: tuple[Workflow, ...],
     start: Callable[[Engine], RunHandle],
     stopped_by: list[signal.Signals],
 ) -> RunOutcome:
-    with opened_stores(store) as stores, output.progress() as progress:
+    with output.progress() as progress:
         watch = _Watch(progress)
         async with Engine(stores, workflows, observer=watch) as engine:
             handle = start(engine)

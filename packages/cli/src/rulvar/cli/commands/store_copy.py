@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rulvar.cli.exits import ExitStatus
+from rulvar.cli.opened import must_exist
 from rulvar.cli.options import output_options, pass_output
 from rulvar.cli.render import columns
 from rulvar.core.errors import ConfigError
@@ -71,6 +72,7 @@ def copy(
     if str(urls[0]) == str(urls[1]):
         message = f"{urls[0]} is both SRC and DST: name another place to copy to"
         raise ConfigError(message)
+    must_exist(urls[0])
     with (
         open_stores(urls[0]) as here,
         open_stores(urls[1]) as there,

@@ -217,7 +217,7 @@ def birth(settings: Settings) -> apsw.Connection:
     """
     if settings.read_only and not os.path.isfile(settings.path):  # noqa: PTH113
         _refuse(
-            f"there is no file {settings.path}, and read_only makes none: check the path; the "
+            f"there is no file {settings.path}, and looking makes none: check the path; the "
             "first run makes the file"
         )
     attempt = _seen if settings.read_only else _born
