@@ -1,0 +1,465 @@
+"""Events tell what happens, in order, to whoever listens, and no listener can hurt a run."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rulvar.core import hookimpl
+from rulvar.core.engine import Done, Engine, GoOn, workflow
+from rulvar.core.engine.events import Hub
+from rulvar.core.errors import ConfigError, PluginError, StoreBusyError, SupersededError
+from rulvar.core.stores import Stores
+from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rulvar.core.engine import Context, Event, EventStream
+    from rulvar.core.engine.ownership import OwnedRun
+    from rulvar.core.records import Lease
+    from rulvar.core.testing import StoreCall
+
+
+@workflow(name="two-steps")
+async def two_steps(ctx: Context, _args: object) -> list[str]:
+    return [await ctx.step("a", lambda: "A"), await ctx.step("b", lambda: "B")]
+
+
+WHOLE = [
+    ("lease.granted", ""),
+    ("run.started", "two-steps"),
+    ("step.started", "a"),
+    ("step.finished", "a"),
+    ("step.started", "b"),
+    ("step.finished", "b"),
+    ("run.settled", "ok"),
+    ("run.ended", "ok"),
+    ("lease.released", ""),
+]
+
+
+class Bench:
+    """One store on a manual clock."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = ReferenceStore(clock=self.clock)
+        self.pair = Stores(self.store, self.store.transcripts())
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def told(events: list[Event]) -> list[tuple[str, str]]:
+    return [(event.kind, event.name) for event in events]
+
+
+async def all_of(stream: EventStream) -> list[Event]:
+    return [event async for event in stream]
+
+
+# --- streams ----------------------------------------------------------------------------------
+
+
+def test_a_run_tells_everything_in_order_and_its_stream_ends_with_it(bench: Bench) -> None:
+    async def main() -> list[Event]:
+        async with Engine(bench.pair, clock=bench.clock) as engine:
+            handle = engine.start(two_steps, {}, run_id="r")
+            stream = handle.events()
+            heard = await asyncio.wait_for(all_of(stream), 10)
+            assert handle.done
+            assert await asyncio.wait_for(all_of(handle.events()), 10) == [], "it is over"
+            return heard
+
+    heard = asyncio.run(main())
+    assert told(heard) == WHOLE
+    assert {event.run_id for event in heard} == {"r"}
+    assert [event.seq for event in heard if event.kind.startswith("step")] == [1, 1, 3, 3]
+    assert {event.segment for event in heard[1:]} == {1}
+    assert {event.at_ms for event in heard} == {bench.clock.now_ms()}
+
+
+def test_an_engine_tells_of_all_its_runs_and_its_stream_ends_with_it(bench: Bench) -> None:
+    async def main() -> tuple[list[Event], list[Event]]:
+        async with Engine(bench.pair, clock=bench.clock) as engine:
+            everything = engine.events()
+            first = engine.start(two_steps, {}, run_id="1")
+            second = engine.start(two_steps, {}, run_id="2")
+            alone = first.events()
+            await first.result()
+            await second.result()
+            only_first = await asyncio.wait_for(all_of(alone), 10)
+        late = engine.events()
+        assert await asyncio.wait_for(all_of(late), 10) == []
+        return await asyncio.wait_for(all_of(everything), 10), only_first
+
+    everything, only_first = asyncio.run(main())
+    for run_id in ("1", "2"):
+        assert told([event for event in everything if event.run_id == run_id]) == WHOLE
+    assert told(only_first) == WHOLE
+    assert {event.run_id for event in only_first} == {"1"}
+
+
+def test_a_slow_reader_loses_the_oldest_and_is_told_how_many(bench: Bench) -> None:
+    async def main() -> list[Event]:
+        async with Engine(bench.pair, clock=bench.clock) as engine:
+            stream = engine.events(buffer=3)
+            await engine.run(two_steps, {}, run_id="r")
+        return await all_of(stream)
+
+    heard = asyncio.run(main())
+    assert (heard[0].kind, heard[0].count) == ("lagged", len(WHOLE) - 3)
+    assert told(heard[1:]) == WHOLE[-3:]
+
+
+def test_a_reader_that_waits_is_woken_from_another_thread(bench: Bench) -> None:
+    """A keeper's event comes while the loop has nothing else to do."""
+
+    async def main() -> Event:
+        async with Engine(bench.pair, clock=bench.clock) as engine:
+            stream = engine.events()
+            reading = asyncio.create_task(anext(stream))
+            await asyncio.sleep(0)
+            hub = engine.parts.hub
+            thread = threading.Thread(target=lambda: hub.tell("r", 0, "lease.renewed"))
+            thread.start()
+            event = await asyncio.wait_for(reading, 10)
+            thread.join()
+            return event
+
+    assert asyncio.run(main()).kind == "lease.renewed"
+
+
+def test_two_readers_of_one_stream_are_refused_and_a_cancelled_one_is_forgotten(
+    bench: Bench,
+) -> None:
+    async def main() -> None:
+        async with Engine(bench.pair, clock=bench.clock) as engine:
+            stream = engine.events()
+            first = asyncio.create_task(anext(stream))
+            await asyncio.sleep(0)
+            with pytest.raises(RuntimeError, match="another task reads"):
+                await anext(stream)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            engine.parts.hub.tell("r", 0, "kept")
+            assert (await anext(stream)).kind == "kept"
+            await stream.aclose()
+            assert await all_of(stream) == []
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_nobody_has_any_more_is_forgotten(bench: Bench) -> None:
+    hub = Hub(bench.clock, ())
+    stream = hub.stream(None, buffer=1)
+    hub.tell("r", 0, "kept")
+    kept = list(hub._streams)
+    assert len(kept) == 1
+    del stream
+    gc.collect()
+    hub.tell("r", 0, "unheard")
+    assert list(hub._streams) == []
+
+
+def test_nobody_listens_and_nothing_is_made(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(**_facts: object) -> Event:
+        pytest.fail("an event was made for nobody")
+
+    monkeypatch.setattr("rulvar.core.engine.events.Event", made)
+
+    async def main() -> str:
+        async with Engine(bench.pair, clock=bench.clock) as engine:
+            return (await engine.run(two_steps, {}, run_id="r")).status
+
+    assert asyncio.run(main()) == "ok"
+
+
+@pytest.mark.parametrize("buffer", [0, -1, 1.5, True])
+def test_a_buffer_that_cannot_work_is_refused(bench: Bench, buffer: int) -> None:
+    async def main() -> None:
+        async with Engine(bench.pair, clock=bench.clock) as engine:
+            with pytest.raises(ConfigError, match="buffer"):
+                engine.events(buffer=buffer)
+
+    asyncio.run(main())
+
+
+# --- what the lease goes through ----------------------------------------------------------------
+
+
+def test_a_renewal_says_how_long_the_store_took(bench: Bench) -> None:
+    heard: list[Event] = []
+    kept: list[set[OwnedRun]] = []
+
+    @workflow
+    async def renewing(ctx: Context) -> None:
+        def renew() -> None:
+            [owned] = kept[0]
+            owned.renew()
+
+        await ctx.step("renew", renew)
+
+    async def main() -> None:
+        async with Engine(bench.pair, clock=bench.clock, observer=heard.append) as engine:
+            kept.append(engine.parts.keeper._kept)
+            await engine.run(renewing)
+
+    asyncio.run(main())
+    [renewed] = [event for event in heard if event.kind == "lease.renewed"]
+    assert renewed.duration_ms is not None
+    assert 0 < renewed.duration_ms < 10_000
+    assert (renewed.epoch, renewed.segment) == (1, 1)
+
+
+SURFACES = {
+    "append": lambda call: call.method == "append" and call.number > 9,
+    "put_meta": lambda call: call.method == "put_meta" and call.number > 9,
+    "put_blob": lambda call: call.method == "put" and call.number > 9,
+}
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_a_refused_write_is_told_by_surface_and_the_loss_by_reason(
+    bench: Bench, surface: str
+) -> None:
+    heard: list[Event] = []
+    fits: Callable[[StoreCall], bool] = SURFACES[surface]
+    taken: list[Lease] = []
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        if fits(call) and not taken:
+            bench.clock.advance(bench.store.lease_ttl_ms)
+            taken.append(bench.store.acquire("r", "successor"))
+        return perform()
+
+    @workflow
+    async def work(ctx: Context) -> None:
+        await ctx.turns("loop", lambda _s, n: GoOn(n) if n < 2 else Done(n), 0)
+
+    async def main() -> None:
+        watched = WatchedStores(bench.pair, around=around)
+        async with Engine(watched, clock=bench.clock, observer=heard.append) as engine:
+            with pytest.raises(SupersededError):
+                await engine.run(work, run_id="r")
+
+    asyncio.run(main())
+    refused = [(e.name, e.detail) for e in heard if e.kind == "write.refused"]
+    assert refused == [(surface, "superseded")]
+    [lost] = [event for event in heard if event.kind == "lease.lost"]
+    assert (lost.detail, lost.epoch) == ("superseded", 1)
+    [ended] = [event for event in heard if event.kind == "run.ended"]
+    assert ended.name == "SupersededError"
+
+
+def test_a_refused_renewal_is_told(bench: Bench) -> None:
+    heard: list[Event] = []
+    kept: list[set[OwnedRun]] = []
+
+    @workflow
+    async def superseded(ctx: Context) -> None:
+        def renew() -> None:
+            bench.clock.advance(bench.store.lease_ttl_ms)
+            bench.store.acquire("r", "successor")
+            [owned] = kept[0]
+            owned.renew()
+
+        await ctx.step("renew", renew)
+
+    async def main() -> None:
+        async with Engine(bench.pair, clock=bench.clock, observer=heard.append) as engine:
+            kept.append(engine.parts.keeper._kept)
+            with pytest.raises(SupersededError):
+                await engine.run(superseded, run_id="r")
+
+    asyncio.run(main())
+    refused = [(e.name, e.detail) for e in heard if e.kind == "write.refused"]
+    assert refused == [("renew", "superseded")]
+
+
+def test_a_busy_store_is_told_by_surface(bench: Bench) -> None:
+    heard: list[Event] = []
+    busy: set[str] = {"append", "put_meta", "put"}
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        if call.method in busy:
+            busy.discard(call.method)
+            message = "busy"
+            raise StoreBusyError(message)
+        return perform()
+
+    async def main() -> None:
+        watched = WatchedStores(bench.pair, around=around)
+        async with Engine(watched, clock=bench.clock, observer=heard.append) as engine:
+            await engine.run(two_steps, {}, run_id="r")
+
+    asyncio.run(main())
+    waits = [event.name for event in heard if event.kind == "store.busy"]
+    assert waits == ["put_blob", "put_meta", "append"]
+
+
+def test_a_resume_after_a_segment_that_had_not_settled_is_a_takeover(bench: Bench) -> None:
+    heard: list[Event] = []
+
+    @workflow(name="waits")
+    async def waits(ctx: Context) -> None:
+        await ctx.await_external("key")
+
+    async def main() -> None:
+        async with Engine(bench.pair, [waits], clock=bench.clock, observer=heard.append) as engine:
+            assert (await engine.run(waits, run_id="r")).status == "suspended"
+            await engine.resume("r")
+            del bench.store._tables._runs["r"].records[2:]  # as if it had died before the settle
+            row = bench.store.get_meta("r")
+            assert row is not None
+            bench.store.put_meta(replace(row, status="running"))
+            await engine.resume("r")
+
+    asyncio.run(main())
+    begun = [(e.kind, e.detail) for e in heard if e.kind in {"run.started", "run.resumed"}]
+    assert begun == [("run.started", ""), ("run.resumed", ""), ("run.resumed", "takeover")]
+
+
+# --- observers ----------------------------------------------------------------------------------
+
+
+class Plugin:
+    """An observer by hook."""
+
+    def __init__(self) -> None:
+        self.heard: list[Event] = []
+
+    @hookimpl
+    def rulvar_observe(self, event: Event) -> None:
+        self.heard.append(event)
+
+
+class Raising:
+    """An observer that raises, whatever it hears."""
+
+    @hookimpl
+    def rulvar_observe(self) -> None:
+        message = "not in the mood"
+        raise SystemExit(message)
+
+
+def test_observers_by_hook_get_what_the_callable_gets(bench: Bench) -> None:
+    first, second = Plugin(), Plugin()
+    heard: list[Event] = []
+
+    async def main() -> None:
+        async with Engine(
+            bench.pair, clock=bench.clock, observer=heard.append, observers=[first, second]
+        ) as engine:
+            await engine.run(two_steps, {}, run_id="r")
+
+    asyncio.run(main())
+    assert told(heard) == WHOLE
+    assert heard == first.heard == second.heard
+
+
+def test_an_observer_that_raises_is_logged_and_hurts_nobody(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin = Plugin()
+
+    async def main() -> str:
+        async with Engine(bench.pair, clock=bench.clock, observers=[Raising(), plugin]) as engine:
+            return (await engine.run(two_steps, {}, run_id="r")).status
+
+    with caplog.at_level(logging.ERROR, logger="rulvar.engine"):
+        assert asyncio.run(main()) == "ok"
+    assert told(plugin.heard) == WHOLE
+    raised = [r for r in caplog.records if "an observer raised" in r.getMessage()]
+    assert len(raised) == len(WHOLE)
+    assert all(record.exc_info for record in raised)
+
+
+def test_an_observer_that_blocks_keeps_no_run_and_no_renewal_waiting(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("rulvar.core.engine.events._CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("rulvar.core.engine.events._OBSERVER_BUFFER", 4)
+    inside, free, done = threading.Event(), threading.Event(), threading.Event()
+    heard: list[Event] = []
+
+    def observe(event: Event) -> None:
+        inside.set()
+        assert free.wait(60)
+        heard.append(event)
+        if event.kind == "lease.released":
+            done.set()
+
+    async def main() -> None:
+        async with Engine(bench.pair, clock=bench.clock, observer=observe) as engine:
+            outcome = await asyncio.wait_for(engine.run(two_steps, {}, run_id="r"), 30)
+            assert outcome.status == "ok"
+            assert inside.is_set()
+
+    asyncio.run(main())
+    assert heard == []
+    assert "an observer is not done" in caplog.text
+    free.set()
+    assert done.wait(10)
+    lagged = [event.count for event in heard if event.kind == "lagged"]
+    assert lagged == [len(WHOLE) - 1 - 4], "one was in its hands, four in the buffer"
+    assert told(heard)[-4:] == WHOLE[-4:]
+
+
+def test_an_observer_may_call_the_engine(bench: Bench) -> None:
+    """It holds no lock of the run: whatever it asks of the engine is answered."""
+    answers: list[str] = []
+
+    def observe(event: Event) -> None:
+        if event.kind == "step.finished" and not answers:
+            answers.append("asked")
+            outcome = asyncio.run(asyncio.wait_for(engines[0].run(two_steps, {}, run_id="x"), 20))
+            answers.append(outcome.status)
+            answered.set()
+
+    answered = threading.Event()
+    engines: list[Engine] = []
+
+    async def main() -> None:
+        async with Engine(bench.pair, clock=bench.clock, observer=observe) as engine:
+            engines.append(engine)
+            await engine.run(two_steps, {}, run_id="r")
+            await asyncio.to_thread(answered.wait, 30)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    assert answers == ["asked", "ok"]
+
+
+class Misfit:
+    """An observer whose hook asks for what there is not."""
+
+    @hookimpl
+    def rulvar_observe(self, event: Event, mood: str) -> None:
+        raise NotImplementedError
+
+
+class Misnamed:
+    """An observer whose hook nobody calls."""
+
+    @hookimpl
+    def rulvar_observes(self, event: Event) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("plugin", "said"),
+    [(Misfit(), "does not fit"), (Misnamed(), "does not fit"), (object(), "implements no")],
+)
+def test_a_plugin_that_is_no_observer_is_refused(bench: Bench, plugin: object, said: str) -> None:
+    with pytest.raises(PluginError, match=said):
+        Engine(bench.pair, observers=[plugin])
