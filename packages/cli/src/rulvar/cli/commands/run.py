@@ -33,7 +33,7 @@ __all__ = ["resume", "run"]
     "--args",
     "arguments",
     metavar="JSON",
-    help="The run's arguments: JSON text, @FILE, or - for standard input.",
+    help="The body's second parameter, one JSON value as it is: text, @FILE, or - for stdin.",
 )
 @click.option("--run-id", metavar="RUN_ID", help="The run's id; a fresh one when left out.")
 @click.option("--name", help="A name to find the run by.")
@@ -57,6 +57,9 @@ def run(
 ) -> None:
     """Start a run of WORKFLOW and wait for its outcome.
 
+    The JSON value of --args is what the body gets as its second parameter, whole: for
+    "async def count(ctx, folder)" a string, for one that reads args["folder"] an object.
+
     The result goes to standard output as JSON, the account to standard error. With --run-id,
     an existing run of the same workflow and the same arguments goes on instead. At the first
     Ctrl-C or SIGTERM the run is let go, and somebody else can take it at once; the second
@@ -64,7 +67,8 @@ def run(
 
     \b
     Examples:
-      rulvar run count --args '{"folder": "src"}'
+      rulvar run count --args '"src"'
+      rulvar run report --args '{"folder": "src", "limit": 5}'
       rulvar run count --args @args.json --run-id count-1 --tag nightly
       rulvar run count --args - --json < args.json
     """  # noqa: D301 - click's mark for text that is not to be wrapped

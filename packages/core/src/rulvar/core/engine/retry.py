@@ -15,7 +15,7 @@ __all__ = ["NO_RETRY", "RetryPolicy"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Tries within one dispatch; the waits grow by half a turn's doubling, with jitter.
+    """Tries within one dispatch; each wait is twice the one before, plus jitter.
 
     ``attempts`` counts the first try too; ``on`` says which exceptions are worth another
     try (classes, or a function of the exception); waits are in milliseconds. Raises
