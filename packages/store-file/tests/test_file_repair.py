@@ -153,30 +153,30 @@ def test_the_command_looks_first_and_repairs_when_told(tmp_path: Path) -> None:
     root = tmp_path / "store"
     path = make(root, DAMAGED["two"][0])
     store = ("--store", f"file:///{root}")
-    seen = CliRunner().invoke(main, ("repair-file", *store))
+    seen = CliRunner().invoke(main, ("runs", "repair-file", *store))
     assert seen.exit_code == 1
     assert "position 1 (byte 10): undecodable" in seen.stdout
     assert "records that can be kept: 3" in seen.stdout
     assert "nothing was changed: add --apply" in seen.stdout
     assert path.read_bytes() == DAMAGED["two"][0]
-    machine = CliRunner().invoke(main, ("repair-file", *store, "--json"))
+    machine = CliRunner().invoke(main, ("runs", "repair-file", *store, "--json"))
     document = json.loads(machine.stdout)
     assert (document["applied"], len(document["damage"][0]["pieces"])) == (False, 2)
     with FileStores(root):
-        beside = CliRunner().invoke(main, ("repair-file", *store))
+        beside = CliRunner().invoke(main, ("runs", "repair-file", *store))
         assert beside.exit_code == 1
-        refused = CliRunner().invoke(main, ("repair-file", *store, "--apply"))
+        refused = CliRunner().invoke(main, ("runs", "repair-file", *store, "--apply"))
         assert refused.exit_code == 5
         assert "open for writing by process" in refused.stderr
-    done = CliRunner().invoke(main, ("repair-file", *store, "--apply", "--run", "run"))
+    done = CliRunner().invoke(main, ("runs", "repair-file", *store, "--apply", "--run", "run"))
     assert done.exit_code == 0
     assert "repaired; as it was:" in done.stdout
-    assert CliRunner().invoke(main, ("repair-file", *store)).stdout == "no damage\n"
+    assert CliRunner().invoke(main, ("runs", "repair-file", *store)).stdout == "no damage\n"
 
 
 @pytest.mark.parametrize("url", ["sqlite:///runs.db", "file://", "runs"])
 def test_the_command_refuses_what_is_no_file_store(url: str) -> None:
-    result = CliRunner().invoke(main, ("repair-file", "--store", url))
+    result = CliRunner().invoke(main, ("runs", "repair-file", "--store", url))
     assert result.exit_code == 2
 
 

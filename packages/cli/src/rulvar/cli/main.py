@@ -19,8 +19,9 @@ import click
 
 from rulvar.cli.exits import MEANINGS, ExitStatus, status_of_error
 from rulvar.cli.options import output_of, output_options
+from rulvar.cli.others import load_other, other_commands, summary_of_other
 from rulvar.cli.render import Output
-from rulvar.core.errors import PluginError, RulvarError
+from rulvar.core.errors import RulvarError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,7 +159,7 @@ class RootGroup(click.Group):
             module, _, attribute = BUILT_IN[cmd_name].target.partition(":")
             return cast("click.Command", getattr(importlib.import_module(module), attribute))
         if cmd_name in _other_names():
-            return _load_other(cmd_name)
+            return load_other(cmd_name)
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -168,7 +169,7 @@ class RootGroup(click.Group):
             sections.setdefault(built_in.section, []).append((name, built_in.summary))
         width = formatter.width - 6 - max(len(name) for name in BUILT_IN)
         for name in _other_names():
-            sections.setdefault(_OTHERS, []).append((name, _summary_of_other(name, width)))
+            sections.setdefault(_OTHERS, []).append((name, summary_of_other(name, width)))
         for section, rows in sections.items():
             with formatter.section(section):
                 formatter.write_dl(rows)
@@ -190,9 +191,7 @@ def _show_usage(error: click.ClickException, output: Output) -> int:
 
 
 def _other_names() -> list[str]:
-    from rulvar.core.plugins import installed_commands  # noqa: PLC0415 - reads the metadata
-
-    return sorted({each.name for each in installed_commands()} - BUILT_IN.keys())
+    return [name for name in other_commands() if name not in BUILT_IN]
 
 
 def _shadow_warnings() -> list[str]:
@@ -203,26 +202,6 @@ def _shadow_warnings() -> list[str]:
         for each in installed_commands()
         if each.name in BUILT_IN
     ]
-
-
-def _load_other(name: str) -> click.Command:
-    from rulvar.core.plugins import load_command  # noqa: PLC0415
-
-    command = load_command(name)
-    if not isinstance(command, click.Command):
-        message = (
-            f"the command {name!r} is no click.Command but {type(command).__name__}: its entry "
-            "point must name one; uninstall or correct its distribution"
-        )
-        raise PluginError(message, name=name)
-    return command
-
-
-def _summary_of_other(name: str, width: int) -> str:
-    try:
-        return _load_other(name).get_short_help_str(max(width, 45))
-    except PluginError as error:
-        return f"(broken: {error})"
 
 
 @click.group(

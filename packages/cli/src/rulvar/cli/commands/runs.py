@@ -13,6 +13,7 @@ from rulvar.cli.commands.source import source
 from rulvar.cli.inspection import inspect_run
 from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import output_options, pass_output, store_option
+from rulvar.cli.others import OpenGroup
 from rulvar.cli.render import ago, columns, plain
 from rulvar.cli.telling import show_document, show_text
 from rulvar.core.capabilities import has_lease_admin
@@ -42,7 +43,7 @@ _STYLES = {
 }
 
 
-@click.group("runs")
+@click.group("runs", cls=OpenGroup)
 @output_options
 def runs() -> None:
     """List runs, show one, audit and repair their rows, delete them.

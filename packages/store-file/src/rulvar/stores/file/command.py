@@ -1,4 +1,4 @@
-"""`rulvar repair-file`: contributed to the command line, which alone imports this module.
+"""`rulvar runs repair-file`: contributed to the command line, which alone imports this module.
 
 It does so for every ``rulvar --help``, so the store itself is imported only to work.
 """
@@ -58,8 +58,8 @@ def repair_file(
 
     \b
     Examples:
-      rulvar repair-file --store file:///runs
-      rulvar repair-file --store file:///runs --run order-17 --apply
+      rulvar runs repair-file --store file:///runs
+      rulvar runs repair-file --store file:///runs --run order-17 --apply
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from rulvar.stores.file.repair import find_damage, repair_damage  # noqa: PLC0415
 

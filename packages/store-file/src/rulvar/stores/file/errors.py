@@ -27,7 +27,7 @@ class DamagedJournalError(StoreCorruptError):
     def __init__(self, *, run_id: str, position: int, kind: DamageKind, why: str) -> None:
         message = (
             f"line {position + 1} in the journal of run {run_id!r} (position {position}) cannot "
-            f"be read ({kind}): {why}; look at it with 'rulvar repair-file', which changes "
+            f"be read ({kind}): {why}; look at it with 'rulvar runs repair-file', which changes "
             "nothing unless it is told to"
         )
         super().__init__(message, run_id=run_id, position=position)

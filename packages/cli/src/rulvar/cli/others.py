@@ -1,0 +1,77 @@
+"""Commands of other distributions: entry-point group ``rulvar.commands``, loaded one by one.
+
+An entry point is named after its command: ``certify`` is ``rulvar certify``. A dot puts it
+into a group of ours: ``runs.repair-file`` is ``rulvar runs repair-file``.
+"""
+
+from __future__ import annotations
+
+import click
+
+from rulvar.core.errors import PluginError
+
+__all__ = ["OpenGroup", "load_other", "other_commands", "summary_of_other"]
+
+
+def other_commands(group: str = "") -> list[str]:
+    """Return the names that other distributions offer in a group, or at the top; no import."""
+    from rulvar.core.plugins import installed_commands  # noqa: PLC0415 - reads the metadata
+
+    names = {each.name for each in installed_commands()}
+    if not group:
+        return sorted(name for name in names if "." not in name)
+    return sorted(name.removeprefix(f"{group}.") for name in names if name.startswith(f"{group}."))
+
+
+def load_other(name: str, group: str = "") -> click.Command:
+    """Import another distribution's command. Raises `PluginError` when it does not load."""
+    from rulvar.core.plugins import load_command  # noqa: PLC0415
+
+    command = load_command(f"{group}.{name}" if group else name)
+    if not isinstance(command, click.Command):
+        message = (
+            f"the command {name!r} is no click.Command but {type(command).__name__}: its entry "
+            "point must name one; uninstall or correct its distribution"
+        )
+        raise PluginError(message, name=name)
+    return command
+
+
+def summary_of_other(name: str, width: int, group: str = "") -> str:
+    """Return one line about a command; a broken one says so, and stops nothing."""
+    try:
+        return load_other(name, group).get_short_help_str(max(width, 45))
+    except PluginError as error:
+        return f"(broken: {error})"
+
+
+class OpenGroup(click.Group):
+    """A group of ours that other distributions may add to; a name of ours cannot be taken."""
+
+    def _others(self) -> list[str]:
+        return [name for name in other_commands(self.name or "") if name not in self.commands]
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return our names, then the others'."""
+        return [*super().list_commands(ctx), *self._others()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command of ours, or import another's.
+
+        Raises `PluginError` for one that does not load.
+        """
+        own = super().get_command(ctx, cmd_name)
+        if own is None and cmd_name in self._others():
+            return load_other(cmd_name, self.name or "")
+        return own
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List our commands, and below them the others', the broken ones as broken."""
+        width = formatter.width - 24
+        rows = [
+            (name, self.commands[name].get_short_help_str(max(width, 45)))
+            for name in super().list_commands(ctx)
+        ]
+        rows += [(name, summary_of_other(name, width, self.name or "")) for name in self._others()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
