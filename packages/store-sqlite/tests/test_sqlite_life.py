@@ -426,7 +426,7 @@ def test_a_network_file_system_is_refused_with_the_way_to_override(
         "/mnt/nfs-not/runs.db": None,
         "/mnt/with space/runs.db": "cifs",
         "/mnt/nfs/local/runs.db": None,
-        "/home/runs.db": None,
+        "/srv/runs.db": None,
         "/media/x/runs.db": "fuse.sshfs",
         "/mnt/nine/runs.db": "9p",
     }
