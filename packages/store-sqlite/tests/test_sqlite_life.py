@@ -407,8 +407,8 @@ MOUNTS = r"""
 30 21 0:40 / /mnt/nfs rw - nfs4 server:/export rw
 31 21 0:41 / /mnt/with\040space rw - cifs //server/share rw
 32 21 0:42 / /mnt/nfs/local rw - xfs /dev/sdb1 rw
-33 21 0:43 / /home rw - nfs server:/home rw
-34 21 0:44 / /home rw - ext4 /dev/sdc1 rw
+33 21 0:43 / /srv rw - nfs server:/srv rw
+34 21 0:44 / /srv rw - ext4 /dev/sdc1 rw
 35 21 0:45 / /media rw shared:2 master:1 - fuse.sshfs me@host: rw
 36 21 0:46 / /mnt/nine rw - 9p share rw
 nonsense
