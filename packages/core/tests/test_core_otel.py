@@ -201,6 +201,14 @@ def test_a_span_whose_end_was_lost_ends_with_its_run() -> None:
     assert telemetry.observer._open == {}
 
 
+def test_a_run_is_no_child_of_its_callers_span() -> None:
+    telemetry = Telemetry()
+    with telemetry.observer._tracer.start_as_current_span("a request"):
+        telemetry.observer.rulvar_observe(Event(kind="run.started", run_id="r", name="w"))
+        telemetry.observer.rulvar_observe(Event(kind="run.ended", run_id="r", name="ok"))
+    assert telemetry.spans()["run w"].parent is None
+
+
 WITHOUT = """
 import sys
 sys.modules["opentelemetry"] = None

@@ -125,6 +125,8 @@ def test_a_reader_that_waits_is_woken_from_another_thread(bench: Bench) -> None:
     """A keeper's event comes while the loop has nothing else to do."""
 
     async def main() -> Event:
+        # In debug mode the loop refuses to be touched from another thread.
+        asyncio.get_running_loop().set_debug(enabled=True)
         async with Engine(bench.pair, clock=bench.clock) as engine:
             stream = engine.events()
             reading = asyncio.create_task(anext(stream))
