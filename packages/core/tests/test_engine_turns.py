@@ -319,6 +319,31 @@ def test_a_retry_keeps_its_own_checkpoints() -> None:
     assert [bench.ran[n] for n in range(TURNS)] == [1, 2, 1, 2, 1]
 
 
+def test_a_retry_that_dies_in_its_first_turn_has_lost_nothing() -> None:
+    bench = Bench()
+    dying = False
+
+    def turn(state: object, number: int) -> object:
+        answer = bench.count(state, number)
+        if number == 2 and bench.ran[2] == 1:
+            raise ValueError
+        if number == 2 and dying:
+            raise ProcessDiedError
+        return answer
+
+    bench.turn = turn
+    assert asyncio.run(bench.run()).status == "error"
+    dying = True
+    # Nothing of what it still does lands, so that it may fail as it likes.
+    image = Image(bench.pair, lambda _: bench.ran[2] == 2)
+    with pytest.raises(BaseException):  # noqa: B017, PT011 - whatever a dead store raises
+        asyncio.run(bench.resume(image.stores, retry_failed=True))
+    assert image.dead
+    dying = False
+    assert asyncio.run(bench.resume()).value == WHOLE
+    assert [bench.ran[n] for n in range(TURNS)] == [1, 1, 3, 1, 1]
+
+
 # --- limits ---------------------------------------------------------------------------------
 
 
@@ -411,24 +436,42 @@ def test_a_long_state_becomes_a_summary_that_is_kept() -> None:
     assert json.loads(blob)["state"] == ["3 in short"]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_crash_between_summary_and_checkpoint_makes_no_second_summary(
-    when: Literal["before", "after"],
+@pytest.mark.parametrize(
+    ("blob", "when", "ran", "made"),
+    [
+        ("turn", "before", 2, 1),
+        ("turn", "after", 1, 1),
+        ("summary", "before", 1, 2),
+        ("summary", "after", 1, 1),
+        ("both", "before", 1, 1),
+        ("both", "after", 1, 1),
+    ],
+)
+def test_a_crash_over_a_summary_repeats_what_was_in_flight_and_nothing_else(
+    blob: str, when: Literal["before", "after"], ran: int, made: int
 ) -> None:
+    """The turn is kept, then its summary, then the checkpoint that names it."""
     bench = Bench()
     compacting(bench)
-    bench.die_at(nth_checkpoint(3), when)
+
+    def fits(call: StoreCall) -> bool:
+        if blob == "summary":
+            return call.method == "put" and call.arguments[0] == f"r/summary/{LOOP}/3"
+        names_it = b"r/summary/" in call.payload
+        return nth_checkpoint(3)(call) and names_it == (blob == "both")
+
+    bench.die_at(fits, when)
     outcome = asyncio.run(bench.resume())
     assert outcome.value == SHORT
-    assert bench.made == {3: 1}, "the summary was there"
-    assert bench.ran[2] == (2 if when == "before" else 1)
+    assert (bench.ran[2], bench.made[3]) == (ran, made)
+    assert sum(bench.ran.values()) == 4 + ran
 
 
 @pytest.mark.parametrize("spoilt", [{"genesis": "x"}, {"dispatch": 9}, {"turns": 2}])
 def test_a_summary_of_something_else_is_none(spoilt: dict[str, object]) -> None:
     bench = Bench()
     compacting(bench)
-    bench.die_at(nth_checkpoint(3))
+    bench.die_at(lambda call: nth_checkpoint(3)(call) and b"r/summary/" in call.payload)
     ref = f"r/summary/{LOOP}/3"
     blob = bench.blob(ref)
     assert blob is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 from uuid import UUID
 
 from rulvar.core.checks import MAX_INTEGER, check_call_name, check_integer
@@ -128,7 +128,7 @@ class Context:
     async def turns(
         self,
         name: str,
-        turn: Callable[[object, int], object],
+        turn: Callable[[Any, int], object],
         initial: object,
         /,
         *,

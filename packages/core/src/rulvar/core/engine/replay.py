@@ -159,6 +159,14 @@ class Replay:
         """Uncount the last use: its call came to nothing, and nothing was journalled."""
         self._ordinals[scope, key] -= 1
 
+    def tries_of(self, opening: JournalEntry) -> list[JournalEntry]:
+        """Return every opening entry of the same call, the newest first."""
+        tries = [opened.opening for opened in self._by_seq.values()]
+        same = [
+            one for one in tries if (one.kind, one.identity) == (opening.kind, opening.identity)
+        ]
+        return sorted(same, key=lambda one: one.seq, reverse=True)
+
     def answer_to(self, seq: int) -> JournalEntry | None:
         """Return the answer to the call that ``seq`` opened, if there is one."""
         opened = self._by_seq.get(seq)

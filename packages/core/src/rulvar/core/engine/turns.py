@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from rulvar.core.engine.replay import Answered
 from rulvar.core.engine.scope import step_failure, unwrap
@@ -61,11 +61,12 @@ class Compaction:
 
     After a turn that goes on, ``when(state, turns)`` decides; ``make(state, turns)``, plain
     or async, returns the shorter state. It is kept as a blob of its own before the
-    checkpoint names it, so that it is never made twice for one turn.
+    checkpoint names it, so that one that was made is never made again. The turn is kept
+    before: a crash over its summary does not run it again.
     """
 
-    when: Callable[[object, int], bool]
-    make: Callable[[object, int], object]
+    when: Callable[[Any, int], bool]
+    make: Callable[[Any, int], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +207,7 @@ class _Loop:
 
     async def run(self, before: JournalEntry | None) -> Turns:
         if before is not None:
-            await self._boot(before)
+            await self._boot()
         while True:
             limit = self._limit()
             if limit is not None:
@@ -268,21 +269,28 @@ class _Loop:
             message = f"a turn must return GoOn(state) or Done(result), not {answer!r}"
             raise ConfigError(message)
         self._at = self._moved(normalize(answer.state, path="$.state"), number + 1)
-        await self._compact()
         await self._put(self._checkpoint_ref, self._at.encode())
+        await self._compact()
         return None
 
-    async def _boot(self, before: JournalEntry) -> None:
-        """Go on from the last checkpoint of an earlier segment, if there is one to trust."""
-        ref = f"{self._segment.run_id}/ckpt/{before.seq}"
-        blob = await self._get(ref)
-        if blob is None:
-            return
+    async def _boot(self) -> None:
+        """Go on from the last checkpoint of an earlier segment, if there is one to trust.
+
+        A retry that has kept none of its own yet goes on from the try before it.
+        """
+        for one in self._segment.replay.tries_of(self._opening):
+            ref = f"{self._segment.run_id}/ckpt/{one.seq}"
+            blob = await self._get(ref)
+            if blob is not None:
+                await self._boot_from(ref, blob, one.seq)
+                return
+
+    async def _boot_from(self, ref: str, blob: bytes, dispatch: int) -> None:
         try:
             kept = Checkpoint.decode(
                 blob,
                 genesis=self._at.genesis,
-                dispatch=before.seq,
+                dispatch=dispatch,
                 max_turns=self._plan.max_turns,
             )
         except ValueError as error:
@@ -295,25 +303,28 @@ class _Loop:
             self._segment.tell("checkpoint.refused", name=ref, detail=str(error))
         else:
             self._at = replace(kept, dispatch=self._opening.seq)
+            await self._compact()  # the segment before may have died over it
 
     async def _compact(self) -> None:
-        compact = self._plan.compact
-        count = self._at.turns
-        if compact is None or not compact.when(self._at.state, count):
+        """Make a long state shorter, once: the turn itself is kept already."""
+        compact, count = self._plan.compact, self._at.turns
+        made = [summary for summary in self._at.summaries if summary.endswith(f"/{count}")]
+        if compact is None or made or not compact.when(self._at.state, count):
             return
         ref = f"{self._segment.run_id}/summary/{self._opening.seq}/{count}"
         state = await self._made_before(ref)
         if state is None:
-            made = await call(self._segment, compact.make, (self._at.state, count))
+            shorter = await call(self._segment, compact.make, (self._at.state, count))
             state = Checkpoint(
                 genesis=self._at.genesis,
                 dispatch=self._at.dispatch,
                 turns=count,
-                state=normalize(made, path="$.summary"),
+                state=normalize(shorter, path="$.summary"),
                 summaries=(),
             )
             await self._put(ref, state.encode())
         self._at = self._moved(state.state, count, ref)
+        await self._put(self._checkpoint_ref, self._at.encode())
 
     async def _made_before(self, ref: str) -> Checkpoint | None:
         """Return a summary that was kept before the crash that lost its checkpoint."""
