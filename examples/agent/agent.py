@@ -1,23 +1,36 @@
-"""An agent that outlives its process: a model, tools, and a loop that is kept turn by turn.
+"""An agent that survives its worker: a model with tools, in a loop that is kept turn by turn.
 
-Run it, kill it anywhere, run it again: the turns that were completed are not paid again::
+Run it over any folder, stop it at any moment, and start it again with the same ``--run-id``:
+the model calls of finished turns are not made again.
 
-    python examples/agent/agent.py DIRECTORY
+    python examples/agent/agent.py examples --database agent.db --run-id look-around
 
-The model is scripted here; `agent_model` shows where a provider's SDK goes.
+The model here follows a script, so that the example needs no account. To use a provider's
+SDK, give `agent_workflow` a model of your own:
+
+    class Provider:
+        def __init__(self) -> None:
+            self._client = sdk.AsyncClient()
+
+        async def reply(self, messages: list[Message]) -> Message:
+            answer = await self._client.create(messages=messages, tools=TOOL_SCHEMAS)
+            if answer.tool_call is None:
+                return {"role": "model", "answer": answer.text}
+            call = answer.tool_call
+            return {"role": "model", "tool": call.name, "input": dict(call.input)}
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import asyncio
-import json
+import itertools
+import operator
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Protocol, cast
 
-from agent_model import Message, ScriptedModel
-from agent_tools import run_tool
 from rulvar.core import (
     Compaction,
     Context,
@@ -25,7 +38,6 @@ from rulvar.core import (
     Engine,
     GoOn,
     LeaseHeldError,
-    RunOutcome,
     Workflow,
     assert_fenced_writes,
     open_stores,
@@ -33,97 +45,157 @@ from rulvar.core import (
 )
 
 if TYPE_CHECKING:
-    from agent_model import Model
-    from rulvar.core import FencedStores
+    from collections.abc import Callable
 
-LONGEST = 8
-"""How many messages a conversation may have before it is summarized."""
-
-
-class Task(TypedDict):
-    """The run's arguments."""
-
-    directory: str
-    question: str
+Message = dict[str, object]
+LONGEST = 12
 
 
-class State(TypedDict):
-    """What one turn hands to the next; it is kept after every turn."""
+class Model(Protocol):
+    """What the loop needs of a model: the next message, a tool's name or an answer."""
 
-    messages: list[Message]
+    async def reply(self, messages: list[Message]) -> Message:
+        """Return the model's next message."""
+        ...
 
 
-def make_agent(model: Model) -> Workflow:
-    """Make the workflow over a model."""
+# --- tools --------------------------------------------------------------------------------
+
+
+def find_files(folder: str, pattern: str) -> list[str]:
+    """Return the names of the files in a folder that match a pattern."""
+    return sorted(str(path) for path in Path(folder).rglob(pattern) if path.is_file())[:5]
+
+
+def count_lines(name: str) -> int:
+    """Return how many lines a file has."""
+    return len(Path(name).read_bytes().splitlines())
+
+
+def calculate(expression: str) -> int:
+    """Return the value of sums and products of integers, and of nothing else."""
+    operators = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+
+    def value(node: ast.expr) -> int:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int):
+            return node.value
+        if isinstance(node, ast.BinOp) and type(node.op) in operators:
+            return cast("int", operators[type(node.op)](value(node.left), value(node.right)))
+        message = f"not a sum or a product of integers: {expression!r}"
+        raise ValueError(message)
+
+    return value(ast.parse(expression, mode="eval").body)
+
+
+TOOLS: dict[str, Callable[..., object]] = {
+    "find_files": find_files,
+    "count_lines": count_lines,
+    "calculate": calculate,
+}
+
+
+# --- a model that follows a script ------------------------------------------------------------
+
+
+class ScriptedModel:
+    """Finds the Python files of a folder, counts the lines of each, and adds them up."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    async def reply(self, messages: list[Message]) -> Message:
+        """Decide from what was said so far, as a model does; a summary counts as said."""
+        facts = _facts(messages)
+        names = cast("list[str] | None", facts.get("names"))
+        if names is None:
+            find = {"folder": self._folder, "pattern": "*.py"}
+            return {"role": "model", "tool": "find_files", "input": find}
+        counts = cast("dict[str, int]", facts.get("counts", {}))
+        for name in names:
+            if name not in counts:
+                return {"role": "model", "tool": "count_lines", "input": {"name": name}}
+        if "total" not in facts:
+            sums = " + ".join(str(counts[name]) for name in names) or "0"
+            return {"role": "model", "tool": "calculate", "input": {"expression": sums}}
+        return {"role": "model", "answer": f"{len(names)} files, {facts['total']} lines"}
+
+
+def _facts(messages: list[Message]) -> dict[str, object]:
+    facts: dict[str, object] = {}
+    for asked, told in itertools.pairwise(messages):
+        if told.get("role") == "summary":
+            facts |= cast("dict[str, object]", told["facts"])
+        if told.get("role") != "tool":
+            continue
+        given = cast("dict[str, object]", asked["input"])
+        if asked["tool"] == "find_files":
+            facts["names"] = told["result"]
+        elif asked["tool"] == "count_lines":
+            counts = cast("dict[str, int]", facts.get("counts", {}))
+            facts["counts"] = counts | {str(given["name"]): told["result"]}
+        else:
+            facts["total"] = told["result"]
+    return facts
+
+
+# --- the loop -----------------------------------------------------------------------------
+
+
+def agent_workflow(model: Model) -> Workflow:
+    """Make the workflow of an agent over ``model``."""
+
+    async def turn(state: object, _number: int) -> GoOn[object] | Done[object]:
+        messages = cast("list[Message]", state)
+        said = await model.reply(messages)
+        if "answer" in said:
+            return Done(said["answer"])
+        tool = TOOLS[str(said["tool"])]
+        result = await asyncio.to_thread(tool, **cast("dict[str, str]", said["input"]))
+        return GoOn([*messages, said, {"role": "tool", "result": result}])
+
+    def summarise(state: object, _turns: int) -> object:
+        messages = cast("list[Message]", state)
+        return [messages[0], {"role": "summary", "facts": _facts(messages)}]
+
+    shorter = Compaction(
+        when=lambda state, _turns: len(cast("list[Message]", state)) > LONGEST, make=summarise
+    )
 
     @workflow(name="agent")
-    async def agent(ctx: Context, task: Task) -> str:
-        async def turn(state: State, number: int) -> GoOn[State] | Done[str]:
-            messages = state["messages"]
-            reply = await model.reply(messages, key=f"{ctx.run_id}/turn/{number}")
-            if not reply["calls"]:
-                return Done(reply["text"])
-            messages = [*messages, Message(role="assistant", content=reply["text"])]
-            for call in reply["calls"]:
-                result = await asyncio.to_thread(
-                    run_tool, task["directory"], call["tool"], call["argument"]
-                )
-                told = json.dumps({**call, "result": result})
-                messages.append(Message(role="tool", content=told))
-            return GoOn(State(messages=messages))
-
-        async def shorten(state: State, turns: int) -> State:
-            messages = state["messages"]
-            summary = await model.summarize(messages, key=f"{ctx.run_id}/summary/{turns}")
-            return State(messages=[messages[0], Message(role="summary", content=summary)])
-
-        done = await ctx.turns(
-            "converse",
-            turn,
-            State(messages=[Message(role="user", content=task["question"])]),
-            max_turns=100,
-            deadline_ms=3_600_000,
-            compact=Compaction(
-                when=lambda state, _turns: len(state["messages"]) > LONGEST, make=shorten
-            ),
-        )
-        if done.ended != "done":
-            return f"no answer after {done.count} turns: {done.ended}"
-        return str(done.result)
+    async def agent(ctx: Context, question: str) -> object:
+        start = [{"role": "user", "question": question}]
+        loop = await ctx.turns("think", turn, start, max_turns=50, compact=shorter)
+        return loop.result if loop.ended == "done" else f"gave up after {loop.count} turns"
 
     return agent
 
 
-async def run(stores: FencedStores, model: Model, task: Task, run_id: str) -> RunOutcome:
-    """Start the run, or go on with it; wait while somebody else has it."""
-    async with Engine(stores) as engine:
-        while True:
-            try:
-                return await engine.run(make_agent(model), task, run_id=run_id)
-            except LeaseHeldError as held:
-                # A process that was killed keeps its lease until that has run out.
-                print(f"waiting: {held.holder} has the run", file=sys.stderr)
-                await asyncio.sleep(0.2)
+async def answer(model: Model, question: str, *, url: str, run_id: str) -> object:
+    """Run the agent to its answer; wait while a predecessor's lease lives."""
+    with open_stores(url) as stores:
+        assert_fenced_writes(stores)
+        agent = agent_workflow(model)  # once: an engine knows one workflow of a name
+        async with Engine(stores) as engine:
+            while True:
+                try:
+                    outcome = await engine.run(agent, question, run_id=run_id)
+                except LeaseHeldError as held:
+                    print(f"waiting: {held}", file=sys.stderr)
+                    await asyncio.sleep(0.2)
+                else:
+                    return outcome.unwrap()
 
 
-def main(model: Model | None = None) -> None:
-    """Ask one question about one directory."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("directory", nargs="?", default=str(Path(__file__).parent))
-    parser.add_argument("--store", default="sqlite:///agent.db?lease_ttl_ms=2000")
-    parser.add_argument("--run", default="agent")
-    options = parser.parse_args()
-    paid: list[str] = []
-    task = Task(
-        directory=str(Path(options.directory).resolve()),
-        question="How many lines do the Python files have, in all and on average?",
-    )
-    with open_stores(options.store) as opened:
-        stores = assert_fenced_writes(opened)  # without the fence, a zombie could overwrite turns
-        outcome = asyncio.run(
-            run(stores, model or ScriptedModel(paid.append), task, run_id=options.run)
-        )
-    print(f"{outcome.unwrap()}; {len(paid)} model calls paid in this process")
+def main() -> None:
+    """Ask how many lines of Python a folder has."""
+    parser = argparse.ArgumentParser(description="An agent whose turns are paid once.")
+    parser.add_argument("folder", nargs="?", default=".", help="where to look; here by default")
+    parser.add_argument("--database", default="agent.db", help="the SQLite file of the run")
+    parser.add_argument("--run-id", default="agent-1", help="go on with this run, or start it")
+    given = parser.parse_args()
+    question = f"How many lines of Python has {given.folder}?"
+    url = f"sqlite:///{given.database}?lease_ttl_ms=2000"
+    print(asyncio.run(answer(ScriptedModel(given.folder), question, url=url, run_id=given.run_id)))
 
 
 if __name__ == "__main__":

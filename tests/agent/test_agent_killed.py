@@ -50,3 +50,16 @@ def test_killed_at_a_call_it_goes_on_from_the_turn_in_flight(
     assert len(paid) == CALLS + (when == "after")
     assert twice == ([paid[dies_at]] if when == "after" else [])
     assert max(Counter(paid).values()) <= 2
+
+
+def test_killed_at_every_call_in_turn_each_is_paid_twice(tmp_path: Path, folder: Path) -> None:
+    """One run, and a process for each of its calls: it repeats the one in flight, then dies."""
+    calls, database = tmp_path / "calls", tmp_path / "agent.db"
+    for turn in range(CALLS):
+        died = start(folder, database, calls, 2 * turn, "after")
+        assert died.returncode == -9
+    done = start(folder, database, calls, -1, "never")
+    assert (done.returncode, done.stdout) == (0, "5 files, 15 lines\n")
+    paid = calls.read_text().splitlines()
+    assert paid[::2] == paid[1::2], "each is followed by its own repetition"
+    assert len(set(paid)) == CALLS
