@@ -26,15 +26,19 @@ from rulvar.core.testing import (
     ReferenceStore,
     ReferenceTranscripts,
     SeededIds,
+    WatchedStores,
     reference_stores,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rulvar.core.fencing import (
         FencingReport,
     )
     from rulvar.core.records import Lease
     from rulvar.core.stores import FencedStores
+    from rulvar.core.testing import StoreCall
 
 pytestmark = pytest.mark.filterwarnings("ignore::rulvar.core.memory.EphemeralStoreWarning")
 
@@ -218,6 +222,27 @@ def test_probes_at_the_same_time_leave_each_other_alone() -> None:
         thread.join()
     assert [r.problems for r in reports] == [()] * 4
     assert store.list_run_ids(None, 99) == []
+
+
+def test_another_probe_that_comes_and_goes_is_no_hole() -> None:
+    """Between a release and the attempt of the released lease, the run id is free to take."""
+    store = ReferenceStore()
+    disturbed: list[str] = []
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        lease = call.lease
+        if call.method == "append" and lease is not None and not disturbed:
+            known = store.get_lease(lease.run_id)
+            if known is None:  # released: another probe clears what it finds, and leaves
+                disturbed.append(lease.run_id)
+                other = store.acquire(lease.run_id, "another")
+                store.delete(lease.run_id, lease=other)
+        return perform()
+
+    watched = WatchedStores(pair(store), around=around)
+    report = probe_fencing(watched)
+    assert len(disturbed) == 1
+    assert report.problems == ()
 
 
 def test_a_lease_that_ends_too_soon_is_busy_and_never_not_fenced() -> None:

@@ -316,6 +316,8 @@ class _Probe:
             if kind == "live" and surface != "acquire" and not self._is_live(lease):
                 raise self._too_slow() from error
             changed = self._observe() != before
+            if changed and kind == "released":
+                self._require_undisturbed()
             outcome: ProbeOutcome = "landed" if changed else "refused"
             detail = f"{error.reason}, yet the run changed" if changed else error.reason
         except JournalOrderViolation as error:
@@ -330,6 +332,12 @@ class _Probe:
                 outcome = "failed" if kind == "live" else "landed"
                 detail = "returned, but nothing changed"
         return self._note(surface, kind, outcome, detail)
+
+    def _require_undisturbed(self) -> None:
+        """Give the run id up when another probe has had it: a released one is free to take."""
+        highest = self._highest
+        if self._take().epoch != highest + 1:
+            raise _TakenError
 
     def _is_live(self, lease: Lease) -> bool:
         """Whether the journal store itself still takes the lease for live."""
