@@ -37,7 +37,7 @@ from rulvar.core import (
     Done,
     Engine,
     GoOn,
-    LeaseHeldError,
+    StoreError,
     Workflow,
     assert_fenced_writes,
     open_stores,
@@ -179,8 +179,10 @@ async def answer(model: Model, question: str, *, url: str, run_id: str) -> objec
             while True:
                 try:
                     outcome = await engine.run(agent, question, run_id=run_id)
-                except LeaseHeldError as held:
-                    print(f"waiting: {held}", file=sys.stderr)
+                except StoreError as error:
+                    if not error.retryable:  # held by a predecessor, or busy: both pass
+                        raise
+                    print(f"waiting: {error}", file=sys.stderr)
                     await asyncio.sleep(0.2)
                 else:
                     return outcome.unwrap()

@@ -41,7 +41,7 @@ class MortalModel(ScriptedModel):
 def main() -> None:
     folder, database, calls, dies_at, when = sys.argv[1:]
     model = MortalModel(folder, Path(calls), int(dies_at), when)
-    url = f"sqlite:///{database}?lease_ttl_ms=300"
+    url = f"sqlite:///{database}?lease_ttl_ms=900"
     told = asyncio.run(answer(model, "How many lines?", url=url, run_id="agent"))
     sys.stdout.write(f"{told}\n")
 

@@ -44,7 +44,7 @@ def test_killed_at_a_call_it_goes_on_from_the_turn_in_flight(
     died = start(folder, database, calls, dies_at, when)
     assert died.returncode == -9
     done = start(folder, database, calls, -1, "never")
-    assert (done.returncode, done.stdout) == (0, "5 files, 15 lines\n")
+    assert (done.returncode, done.stdout) == (0, "5 files, 15 lines\n"), done.stderr
     paid = calls.read_text().splitlines()
     twice = [call for call, times in Counter(paid).items() if times > 1]
     assert len(paid) == CALLS + (when == "after")
@@ -59,7 +59,7 @@ def test_killed_at_every_call_in_turn_each_is_paid_twice(tmp_path: Path, folder:
         died = start(folder, database, calls, 2 * turn, "after")
         assert died.returncode == -9
     done = start(folder, database, calls, -1, "never")
-    assert (done.returncode, done.stdout) == (0, "5 files, 15 lines\n")
+    assert (done.returncode, done.stdout) == (0, "5 files, 15 lines\n"), done.stderr
     paid = calls.read_text().splitlines()
     assert paid[::2] == paid[1::2], "each is followed by its own repetition"
     assert len(set(paid)) == CALLS
