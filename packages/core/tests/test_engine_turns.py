@@ -467,6 +467,21 @@ def test_a_crash_over_a_summary_repeats_what_was_in_flight_and_nothing_else(
     assert sum(bench.ran.values()) == 4 + ran
 
 
+def test_a_summary_that_is_still_long_is_not_summarized_again_for_the_same_turn() -> None:
+    bench = Bench()
+    compacting(bench)
+    compact = bench.options["compact"]
+    assert isinstance(compact, Compaction)
+    bench.options = {"compact": Compaction(when=lambda _s, turns: turns == 3, make=compact.make)}
+    bench.die_at(nth_checkpoint(4), "after")
+    assert asyncio.run(bench.resume()).value == SHORT
+    bench = Bench()
+    compacting(bench)
+    bench.options = {"compact": Compaction(when=lambda _s, turns: turns == 3, make=compact.make)}
+    bench.die_at(lambda call: nth_checkpoint(3)(call) and b"r/summary/" in call.payload, "after")
+    assert asyncio.run(bench.resume()).value == SHORT
+
+
 @pytest.mark.parametrize("spoilt", [{"genesis": "x"}, {"dispatch": 9}, {"turns": 2}])
 def test_a_summary_of_something_else_is_none(spoilt: dict[str, object]) -> None:
     bench = Bench()

@@ -43,8 +43,8 @@ def check_schema(schema: object) -> object:
     from jsonschema import SchemaError  # noqa: PLC0415 - an extra
 
     try:
-        # With the formats: a pattern that is no regular expression is found here.
-        type(validator).check_schema(value, format_checker=type(validator).FORMAT_CHECKER)
+        # It asserts the formats of the schema itself: a pattern that is none is found here.
+        type(validator).check_schema(value)
     except SchemaError as error:
         path = "$.schema" + error.json_path.removeprefix("$")
         message = f"{path}: no JSON Schema: {_short(error.message)}"
