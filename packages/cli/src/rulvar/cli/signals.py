@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -36,9 +37,34 @@ def clean_end(
             signal.signal(each, signal.SIG_DFL)
         loop.call_soon_threadsafe(stop, signal.Signals(number))
 
-    before = {each: signal.signal(each, handle) for each in _SIGNALS}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+    with _woken_by_signals(loop):
+        before = {each: signal.signal(each, handle) for each in _SIGNALS}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+
+@contextmanager
+def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Wake ``loop`` at every signal, so that its handler runs at once.
+
+    A signal that comes just before the loop begins to wait interrupts nothing: without a
+    byte to read, the loop would sleep on it.
+    """
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.setblocking(False)
+        writer.setblocking(False)
+        try:
+            loop.add_reader(reader, reader.recv, 4096)
+        except NotImplementedError:  # on Windows the loop sees to it by itself
+            yield
+            return
+        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(reader)
