@@ -250,10 +250,13 @@ def test_a_timeout_while_a_step_is_journalled_leaves_the_journal_in_order(answer
     )
     store, stores, clock = bench(gate)
 
+    limits: list[asyncio.Timeout] = []
+
     @workflow
     async def impatient(ctx: Context) -> list[str]:
         try:
-            async with asyncio.timeout(0.01):
+            async with asyncio.timeout(None) as limit:
+                limits.append(limit)
                 await ctx.step("slow", lambda: "slow")
         except TimeoutError:
             return ["timed out", await ctx.step("next", lambda: "next")]
@@ -263,6 +266,7 @@ def test_a_timeout_while_a_step_is_journalled_leaves_the_journal_in_order(answer
         async with Engine(stores, [impatient], clock=clock) as engine:
             handle = engine.start(impatient, run_id="r")
             await reached(gate.reached)
+            limits[0].reschedule(asyncio.get_running_loop().time())
             await asyncio.sleep(0.03)
             gate.go_on.set()
             return await handle.result()
