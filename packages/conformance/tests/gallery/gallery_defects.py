@@ -17,11 +17,13 @@ overrides one method, or one that changes one table. It is registered with `defe
     )
 
 ``breaks`` is the clause that must fail, with this outcome and no other. A defect may break
-further clauses; the named one is the sentence that it violates.
+further clauses; the named one is the sentence that it violates. The module that it stands in
+is one of `MODULES`.
 """
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,7 +38,24 @@ if TYPE_CHECKING:
     from rulvar.conformance import Home
     from rulvar.stores.sqlite import SqliteTranscripts
 
-__all__ = ["DEFECTS", "SOUND", "Defect", "defect", "open_defect", "reference", "sqlite", "subject"]
+__all__ = [
+    "DEFECTS",
+    "MODULES",
+    "SOUND",
+    "Defect",
+    "defect",
+    "open_defect",
+    "reference",
+    "register",
+    "sqlite",
+    "subject",
+]
+
+MODULES = (
+    "gallery_reference",
+    "gallery_sqlite",
+)
+"""The modules whose defects make up the gallery, in the order of its table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +111,15 @@ def sqlite(
     return Stores(journal, transcripts)
 
 
+def register() -> None:
+    """Import every module of the gallery: its defects add themselves to `DEFECTS`."""
+    for name in MODULES:
+        importlib.import_module(name)
+
+
 def open_defect(home: Home, name: str) -> Stores:
     """Open the broken store of that name, in this process or another one."""
-    import gallery_reference  # noqa: F401, PLC0415 - they register themselves
-    import gallery_sqlite  # noqa: F401, PLC0415
-
+    register()
     return (DEFECTS | SOUND)[name].build(home)
 
 

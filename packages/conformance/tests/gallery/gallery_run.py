@@ -14,16 +14,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import gallery_reference
-import gallery_sqlite
-from gallery_defects import DEFECTS, SOUND, subject
+from gallery_defects import DEFECTS, SOUND, register, subject
 
 from rulvar.conformance import certify
 
 if TYPE_CHECKING:
     from gallery_defects import Defect
 
-_MODULES = (gallery_reference, gallery_sqlite)
+register()
 
 
 def _say(text: str) -> None:
