@@ -18,7 +18,9 @@ overrides one method, or one that changes one table. It is registered with `defe
 
 ``breaks`` is the clause that must fail, with this outcome and no other. A defect may break
 further clauses; the named one is the sentence that it violates. The module that it stands in
-is one of `MODULES`.
+is one of `MODULES`. With ``storm=True`` a defect is about several processes: where real ones
+stall, die and are superseded, it shows in what the store holds or answers, and the soak must
+catch it as well.
 """
 
 from __future__ import annotations
@@ -68,6 +70,8 @@ class Defect:
     build: Callable[[Home], Stores]
     reach: Reach
     takes_clock: bool
+    storm: bool = False
+    """About several processes: the soak must catch it as well."""
 
 
 DEFECTS: dict[str, Defect] = {}
@@ -85,13 +89,14 @@ def defect(
     build: Callable[[Home], Stores],
     reach: Reach | None = None,
     takes_clock: bool = True,
+    storm: bool = False,
 ) -> None:
     """Add one broken store. Its name begins with the store that it is over."""
     if name in DEFECTS:
         message = f"two defects are called {name!r}"
         raise ValueError(message)
     over = Reach.OBJECT if name.startswith("reference-") else Reach.SHARED
-    DEFECTS[name] = Defect(name, words, breaks, build, reach or over, takes_clock)
+    DEFECTS[name] = Defect(name, words, breaks, build, reach or over, takes_clock, storm)
 
 
 def reference(home: Home, store: type[ReferenceStore] = ReferenceStore) -> Stores:
