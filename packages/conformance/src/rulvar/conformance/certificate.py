@@ -27,8 +27,9 @@ FORMAT = 1
 class Result:
     """What became of one clause.
 
-    ``timed`` says that it waited for the machine's own clock; ``counts`` is what it did how
-    often; ``story`` is the whole failure, for people.
+    ``timed`` says that it waited for the machine's own clock, ``kills`` that it is about what
+    a killed process leaves; ``counts`` is what it did how often; ``story`` is the whole
+    failure, for people.
     """
 
     clause_id: str
@@ -42,6 +43,7 @@ class Result:
     story: str = ""
     again: str = ""
     timed: bool = False
+    kills: bool = False
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -54,7 +56,9 @@ class Result:
 class Certificate:
     """The outcome of a certification.
 
-    ``complete`` is False when only some of the clauses were asked for.
+    ``complete`` is False when only some of the clauses were asked for. ``durability`` is the
+    setting that the store says it has: the kit kills processes, it cuts no power, so this one
+    is never tested here.
     """
 
     store: str
@@ -67,6 +71,7 @@ class Certificate:
     results: tuple[Result, ...]
     versions: dict[str, str]
     duration_s: float
+    durability: str | None = None
 
     def count(self, outcome: Outcome) -> int:
         """Return how many clauses ended like this."""
@@ -76,6 +81,11 @@ class Certificate:
     def ran(self) -> int:
         """How many clauses were tried."""
         return sum(result.ran for result in self.results)
+
+    @property
+    def deaths(self) -> tuple[Result, ...]:
+        """The clauses that killed a process and looked at what it left."""
+        return tuple(result for result in self.results if result.kills and result.ran)
 
     @property
     def problems(self) -> tuple[Result, ...]:
@@ -110,6 +120,7 @@ class Certificate:
             "reach": self.reach,
             "capabilities": list(self.capabilities),
             "notes": list(self.notes),
+            "durability": _durability(self),
             "seed": self.seed,
             "versions": dict(self.versions),
             "python": platform.python_version(),
@@ -142,6 +153,21 @@ class Certificate:
             "color": "brightgreen" if self.conformant else "red",
         }
         return json.dumps(value, indent=2)
+
+
+def _durability(certificate: Certificate) -> dict[str, object]:
+    deaths = certificate.deaths
+    return {
+        "process_death": {
+            "tested": bool(deaths),
+            "clauses": {result.clause_id: result.outcome for result in deaths},
+        },
+        "power_loss": {
+            "tested": False,
+            "by": "not stated" if certificate.durability is None else "configuration",
+            "setting": certificate.durability,
+        },
+    }
 
 
 def _row(result: Result) -> dict[str, object]:

@@ -52,12 +52,17 @@ _TRANSCRIPTS = ("put", "get", "list_refs", "delete")
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a pair says of itself; ``notes`` is what looks present and is not declared."""
+    """What a pair says of itself.
+
+    ``notes`` is what looks present and is not declared; ``durability`` is what the journal
+    store says that it is set to, where it says anything.
+    """
 
     levels: frozenset[Level]
     capabilities: frozenset[str]
     notes: tuple[str, ...]
     lease_ttl_ms: int | None
+    durability: str | None
 
 
 def takes(method: object, *arguments: object, **options: object) -> bool:
@@ -98,8 +103,17 @@ def declared_by(stores: Stores) -> Declared:
     if fencing_domain_of(journal) is not None:
         found.add("fencing_domain")
     return Declared(
-        frozenset(levels), frozenset(found), tuple(_notes(stores)), lease_ttl_ms_of(journal)
+        frozenset(levels),
+        frozenset(found),
+        tuple(_notes(stores)),
+        lease_ttl_ms_of(journal),
+        _durability_of(journal),
     )
+
+
+def _durability_of(journal: object) -> str | None:
+    value = getattr(journal, "durability", None)
+    return value if isinstance(value, str) and value else None
 
 
 def _notes(stores: Stores) -> list[str]:

@@ -82,7 +82,8 @@ class Clause:
     ``source`` is the promise or the table that it stands in; ``since`` the version of the kit
     that began to check it; ``capability`` the optional capability that it is about, if any;
     ``timed`` whether leases must run out for it, ``lease_ttl_ms`` how long they are to live
-    when it matters otherwise; ``moves_clock`` says that it moves the clock where there is one.
+    when it matters otherwise; ``moves_clock`` says that it moves the clock where there is one;
+    ``kills`` that it is about what a killed process leaves, and kills one with SIGKILL.
     """
 
     id: str
@@ -97,6 +98,7 @@ class Clause:
     timed: bool = False
     lease_ttl_ms: int | None = None
     moves_clock: bool = False
+    kills: bool = False
 
 
 class Section:
@@ -128,6 +130,7 @@ class Section:
         timed: bool = False,
         lease_ttl_ms: int | None = None,
         moves_clock: bool = False,
+        kills: bool = False,
     ) -> Callable[[Callable[[Trial], None]], Callable[[Trial], None]]:
         """Add the decorated function as the check of a clause."""
 
@@ -146,6 +149,7 @@ class Section:
                     timed=timed,
                     lease_ttl_ms=lease_ttl_ms,
                     moves_clock=moves_clock,
+                    kills=kills,
                 )
             )
             return check

@@ -75,9 +75,19 @@ def _lines(certificate: Certificate) -> Iterator[str]:
     timed = sum(result.timed and result.ran for result in certificate.results)
     if timed:
         yield f"timed: {timed} clauses waited for the machine's clock"
+    yield from _durability(certificate)
     versions = ", ".join(f"{name} {found}" for name, found in certificate.versions.items())
     yield f"{certificate.duration_s:.1f} s, seed {certificate.seed}, {versions}"
     yield verdict(certificate)
+
+
+def _durability(certificate: Certificate) -> Iterator[str]:
+    deaths = certificate.deaths
+    tried = ", ".join(f"{result.clause_id} {result.outcome}" for result in deaths)
+    yield f"durability, a process dies: {f'tested: {tried}' if deaths else 'not tested'}"
+    said = certificate.durability
+    stated = "not stated" if said is None else f"by configuration: the store says {said!r}"
+    yield f"durability, power is lost:  {stated}; this kit cuts no power"
 
 
 def _row(title: str, results: Iterable[Result]) -> str:

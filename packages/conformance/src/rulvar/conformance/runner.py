@@ -191,6 +191,7 @@ class Certification:
             story=story,
             again=again,
             timed=timed,
+            kills=clause.kills,
             counts=counts or {},
         )
 
@@ -209,6 +210,7 @@ class Certification:
             results=tuple(results),
             versions=_versions(),
             duration_s=duration_s,
+            durability=self.declared.durability,
         )
 
     def settings(self, place: Place, ttl_ms: int) -> Settings:

@@ -236,6 +236,7 @@ def _answer(trial: Trial, child: Child, what: str) -> object:
     "What was acknowledged survives a SIGKILL; at most one append more has landed, whole.",
     source="promises A1 and A3",
     reach=Reach.SHARED,
+    kills=True,
 )
 def _killed(trial: Trial) -> None:
     reader = trial.actor("reader")
@@ -273,6 +274,7 @@ def _rest(child: Child) -> list[int]:
     "A SIGKILL in the middle leaves a run deleted as a whole or not at all.",
     source="promise D1",
     reach=Reach.SHARED,
+    kills=True,
 )
 def _killed_delete(trial: Trial) -> None:
     reader = trial.actor("reader")
@@ -299,6 +301,7 @@ def _killed_delete(trial: Trial) -> None:
     "The lease of a killed process lives on, and can be ended by its value.",
     level=Level.LEASABLE,
     reach=Reach.SHARED,
+    kills=True,
 )
 def _killed_holder(trial: Trial) -> None:
     run = trial.run_id()

@@ -113,6 +113,12 @@ class SqliteStore:
         return self._database.fencing_domain
 
     @property
+    def durability(self) -> Durability | None:
+        """What power loss may take (``"full"``: nothing that was answered); None in memory."""
+        settings = self._database.settings
+        return None if settings.in_memory else settings.durability
+
+    @property
     def path(self) -> str:
         """The absolute path of the file, or ``":memory:"``."""
         return self._database.settings.path
