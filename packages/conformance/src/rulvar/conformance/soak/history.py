@@ -96,11 +96,11 @@ class AttemptId:
 class Attempt:
     """One call of one mutation, or of one grant, by one process.
 
-    ``target`` is the blob's name for the two about blobs. ``lease`` is what rode the call
-    (None for acquire and seize), ``content`` the digest of the bytes that were offered,
-    ``granted`` the epoch that a grant answered with. ``death`` says what had befallen the
-    tenure by then, in the words of the storm: "" for one that believes itself alive.
-    ``returned_at`` is None for one that never returned.
+    ``target`` is the blob's name for the two about blobs, and the owner who asks for acquire
+    and seize. ``lease`` is what rode the call (None for acquire and seize), ``content`` the
+    digest of the bytes that were offered, ``granted`` the epoch that a grant answered with.
+    ``death`` says what had befallen the tenure by then, in the words of the storm: "" for one
+    that believes itself alive. ``returned_at`` is None for one that never returned.
     """
 
     id: AttemptId
@@ -168,6 +168,27 @@ class History:
     faults: Sequence[Fault] = ()
     unfinished: Sequence[Path] = field(default=())
     """Reports whose last line was cut off by a death."""
+
+    def until(self, instant: int) -> History:
+        """Return what had happened by an instant, one before the reports were read.
+
+        Whatever anybody had seen by then was invoked before it, and an invocation is reported
+        before the store is called: so no cause is missing whose effect is there.
+        """
+        return History(
+            attempts=[
+                each if each.returned_at is None or each.returned_at <= instant else _open(each)
+                for each in self.attempts
+                if each.invoked_at <= instant
+            ],
+            seen=[each for each in self.seen if each.at <= instant],
+            faults=[each for each in self.faults if each.ended_at <= instant],
+            unfinished=self.unfinished,
+        )
+
+
+def _open(attempt: Attempt) -> Attempt:
+    return replace(attempt, outcome="unknown", reason="", granted=None, returned_at=None)
 
 
 def content_of(data: bytes) -> str:
