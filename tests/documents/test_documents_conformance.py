@@ -12,7 +12,7 @@ from rulvar.conformance.reporting import clauses_page
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "conformance.md").read_text("utf-8")
-ACME = ROOT / "tests" / "installed" / "acme-store" / "src"
+ACME = ROOT / "examples" / "acme-store" / "src"
 
 
 def test_the_page_of_clauses_is_what_the_kit_checks() -> None:

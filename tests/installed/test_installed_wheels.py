@@ -60,7 +60,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     target = tmp_path_factory.mktemp("wheels")
     outside = tmp_path_factory.mktemp("outside") / "acme-store"
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "tests" / "installed" / "acme-store", outside, ignore=ignored)
+    shutil.copytree(ROOT / "examples" / "acme-store", outside, ignore=ignored)
     sources = {
         "core": ROOT / "packages" / "core",
         "store-sqlite": ROOT / "packages" / "store-sqlite",

@@ -1,1 +1,0 @@
-"""A store for Rulvar that is written outside its repository."""
