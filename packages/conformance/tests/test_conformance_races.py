@@ -1,4 +1,9 @@
-"""How a fence that is not atomic is caught: every time, in either way."""
+"""How a fence that is not atomic is caught: every time, whichever of the two ways sees it.
+
+What lands once in a race (a release, a deletion) the storm alone catches by chance, in a store
+that lives in one process even rarely; the steps catch it. What can land again and again, it
+catches as well: at least every fifth race does, of 60 in one process and 24 in two.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +20,9 @@ from rulvar.core.testing import ReferenceStore
 
 sys.path.insert(0, str(Path(__file__).parent / "gallery"))
 
-import gallery_reference  # noqa: F401 - they register their defects
-import gallery_sqlite  # noqa: F401
-from gallery_defects import DEFECTS, SOUND, subject
+from gallery_defects import DEFECTS, SOUND, register, subject
 
+register()
 _NOT_ATOMIC = sorted(name for name in DEFECTS if DEFECTS[name].breaks.endswith("-atomic"))
 
 
@@ -36,14 +40,15 @@ def test_a_check_outside_its_transaction_is_caught_20_times_of_20(name: str) -> 
     assert sum(_caught(name, seed) for seed in range(20)) == 20
 
 
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("way", ["step_through", "storm"])
 @pytest.mark.parametrize("name", ["reference-append-checks-first", "sqlite-append-checks-first"])
 def test_each_of_the_two_ways_catches_it_alone(
-    name: str, way: str, monkeypatch: pytest.MonkeyPatch
+    name: str, way: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = {"step_through": "storm", "storm": "step_through"}[way]
     monkeypatch.setattr(atomicity, other, lambda *_: None)
-    assert _caught(name, 1)
+    assert _caught(name, seed)
 
 
 def test_a_sound_store_passes_both_and_says_how_often_it_was_tried() -> None:
@@ -52,7 +57,7 @@ def test_a_sound_store_passes_both_and_says_how_often_it_was_tried() -> None:
     assert result.counts["steps of append"] > 10
     assert result.counts["takeovers inside a call"] > 0
     assert result.counts["takeovers that waited"] > 0
-    assert result.counts["races"] == 24
+    assert result.counts["races"] == 60
     assert result.counts["landed before a takeover"] > 0
 
 

@@ -5,7 +5,9 @@ is stopped at each of its steps in turn, and the successor takes the run over wh
 there; deterministic, and no window is too small, but a step exists only where there is Python
 code. *Storm*: many threads of the stalled holder call at once while a successor takes over,
 from another process where the store can be opened there; any store, but a matter of chance,
-so it is done many times.
+so it is done many times. A mutation that lands only once (a release, a deletion) gives it one
+short moment for each race: in a store that lives in one process it finds such a hole rarely,
+and the steps are what finds it.
 
 Both look for the same thing: from the moment that the successor has its grant, nothing under
 the old lease may change anything. Either the takeover waits for the stalled call, or the call
@@ -19,6 +21,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
+from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 from rulvar.conformance.actors import Actor
@@ -45,7 +48,13 @@ _T = TypeVar("_T")
 _MOST_STEPS = 500
 _WAIT_S = 20.0
 _RACES = 24
+_RACES_IN_ONE_PROCESS = 60
+"""A race costs little there, and finds less: threads take turns, processes do not."""
+
 _THREADS = 6
+_PAUSE_CALLS = 6
+"""How many calls one thread may make, about, before a takeover begins."""
+
 _BLOBS_EACH = 2
 
 
@@ -68,8 +77,9 @@ class _Bare(Actor):
 class _Duel:
     """One run that two parties fight for: the stalled holder here, the successor there."""
 
-    def __init__(self, trial: Trial, name: str) -> None:
+    def __init__(self, trial: Trial, name: str, surface: Surface) -> None:
         self.trial = trial
+        self.surface = surface
         self.run_id = trial.run_id(name)
         trial.knows(self.run_id)
         theirs = _other_handle(trial)
@@ -110,14 +120,22 @@ class _Duel:
                 actor.release(latest)
         return actor.acquire(self.run_id)
 
-    def state(self) -> RunState:
-        """Read the run, as the successor sees it."""
-        return read_run(self.successor.stores, self.run_id, blobs=self.trial.has_blobs)
+    def strike(self, lease: Lease) -> object:
+        """Make the mutation once, as the stalled holder."""
+        return self.surface.strike(self.stalled, Strike(self.run_id, lease, self.tail))
 
-    def judge(self, what: str, live: Lease, granted: RunState, where: str) -> None:
+    def state(self) -> RunState:
+        """Read the run, as the successor sees it.
+
+        What the mutation changes comes first: what lands while the rest is being read counts.
+        """
+        stores, blobs = self.successor.stores, self.trial.has_blobs
+        return read_run(stores, self.run_id, blobs=blobs, first=self.surface.part)
+
+    def judge(self, live: Lease, granted: RunState, where: str) -> None:
         """Hold what is there now against what was there when the successor had its grant."""
         now = self.state()
-        trial = self.trial
+        trial, what = self.trial, self.surface.words
         if now != granted:
             trial.timeline.add("stalled", f"{what} begins under the old lease", where)
             trial.timeline.add("successor", f"takes over: epoch {live.epoch}", "granted")
@@ -151,12 +169,12 @@ def _other_handle(trial: Trial) -> Stores:
 
 def step_through(trial: Trial, surface: Surface) -> None:
     """Try a takeover at every step of one mutation. Fails the clause at the first hole."""
-    duel = _Duel(trial, "stepped")
+    duel = _Duel(trial, "stepped", surface)
     patience_s = _patience(duel)
-    total = _count_steps(duel, surface)
+    total = _count_steps(duel)
     stride = max(1, -(-total // _MOST_STEPS))
     for stop_at in range(1 + trial.random.randrange(stride), total + 1, stride):
-        _step(duel, surface, stop_at, patience_s)
+        _step(duel, stop_at, patience_s)
     trial.count(f"steps of {surface.name}", total)
 
 
@@ -171,41 +189,37 @@ def _patience(duel: _Duel) -> float:
     return max(0.008, 2.5 * slowest)
 
 
-def _strike(duel: _Duel, surface: Surface, lease: Lease) -> Callable[[], object]:
-    at = Strike(duel.run_id, lease, duel.tail)
-    return lambda: surface.strike(duel.stalled, at)
-
-
-def _count_steps(duel: _Duel, surface: Surface) -> int:
-    call = Stepped(_strike(duel, surface, duel.begin()), stop_at=0)
+def _count_steps(duel: _Duel) -> int:
+    lease, words = duel.begin(), duel.surface.words
+    call = Stepped(lambda: duel.strike(lease), stop_at=0)
     call.start(_WAIT_S)
     if not call.join(_WAIT_S):
-        duel.trial.fail(f"{surface.words} ends", "it did not")
+        duel.trial.fail(f"{words} ends", "it did not")
     if call.error is not None:
-        duel.trial.fail(f"{surface.words} under the live lease lands", repr(call.error))
+        duel.trial.fail(f"{words} under the live lease lands", repr(call.error))
     return call.steps
 
 
-def _step(duel: _Duel, surface: Surface, stop_at: int, patience_s: float) -> None:
-    trial = duel.trial
+def _step(duel: _Duel, stop_at: int, patience_s: float) -> None:
+    trial, words = duel.trial, duel.surface.words
     lease = duel.begin()
-    call = Stepped(_strike(duel, surface, lease), stop_at=stop_at)
+    call = Stepped(lambda: duel.strike(lease), stop_at=stop_at)
     if not call.start(_WAIT_S):
         return
     taking = _Taking(duel, lease)
     granted_first = taking.wait(patience_s)
     call.go_on()
     if not call.join(_WAIT_S) or not taking.join(_WAIT_S):
-        trial.fail(f"{surface.words} and a takeover both end", f"one hangs at {call.where}")
+        trial.fail(f"{words} and a takeover both end", f"one hangs at {call.where}")
     if isinstance(taking.error, StoreBusyError):
         return
     if taking.error is not None:
         trial.fail("the successor takes over", repr(taking.error))
     if call.error is not None and not isinstance(call.error, RulvarError):
-        trial.fail(f"{surface.words} is refused typed", repr(call.error))
+        trial.fail(f"{words} is refused typed", repr(call.error))
     trial.count("takeovers inside a call" if granted_first else "takeovers that waited")
     if granted_first and taking.result is not None:
-        duel.judge(surface.words, *taking.result, f"stopped at {call.where}, step {stop_at}")
+        duel.judge(*taking.result, f"stopped at {call.where}, step {stop_at}")
 
 
 class _Taking:
@@ -250,21 +264,47 @@ def _hasty_threads() -> Iterator[None]:
 
 def storm(trial: Trial, surface: Surface) -> None:
     """Take a run over in the middle of many calls, many times over."""
-    duel = _Duel(trial, "storm")
+    duel = _Duel(trial, "storm", surface)
+    one_process = trial.place.reach is Reach.OBJECT
+    races = (_RACES_IN_ONE_PROCESS if one_process else _RACES) * trial.effort
+    once_s = _duration(duel)
     with _hasty_threads():
-        for number in range(_RACES * trial.effort):
-            _race(duel, surface, number)
-    trial.count("races", _RACES * trial.effort)
+        for number in range(races):
+            _race(duel, number, _pause_s(duel, number, once_s))
+    trial.count("races", races)
+
+
+def _duration(duel: _Duel) -> float:
+    """Return how long one call takes when nobody else calls."""
+    quickest = _WAIT_S
+    for _ in range(3):
+        lease = duel.begin()
+        began = time.monotonic()
+        duel.strike(lease)
+        quickest = min(quickest, time.monotonic() - began)
+        duel.take_over(lease)
+    return quickest
+
+
+def _pause_s(duel: _Duel, number: int, once_s: float) -> float:
+    """Return how long after the calls have begun a takeover begins, another one each race."""
+    if not duel.surface.once:
+        return duel.trial.random.uniform(0, _PAUSE_CALLS * once_s)
+    # After the first of them there is nothing more to hit.
+    return duel.trial.random.uniform(0, once_s) if number % 2 else 0
 
 
 class _Hammer:
     """A thread of the stalled holder that makes the same mutation again and again."""
 
-    def __init__(self, duel: _Duel, surface: Surface, lease: Lease, number: int) -> None:
+    def __init__(
+        self, duel: _Duel, lease: Lease, number: int, tails: Iterator[int], begin: threading.Event
+    ) -> None:
         self._duel = duel
-        self._surface = surface
         self._lease = lease
-        self._number = number
+        self._blobs = iter(_blobs_of(duel.surface, number))
+        self._tails = tails
+        self._begin = begin
         self.stop = False
         self.landed = 0
         self.refused = 0
@@ -272,18 +312,18 @@ class _Hammer:
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
-        # Far apart, so that the successor's view of the tail never refuses one of them first.
-        tail = self._duel.tail + self._number
-        blobs = iter(_blobs_of(self._surface, self._number))
+        surface = self._duel.surface
+        self._begin.wait(_WAIT_S)
         while not self.stop:
-            at = Strike(self._duel.run_id, self._lease, tail, next(blobs, "turn"))
-            tail += _THREADS * 10
+            # No call that begins later is below this one: order alone refuses few of them.
+            tail = next(self._tails)
+            at = Strike(self._duel.run_id, self._lease, tail, next(self._blobs, "turn"))
             try:
-                self._surface.strike(self._duel.stalled, at)
+                surface.strike(self._duel.stalled, at)
                 self.landed += 1
             except LeaseHeldError:
                 self.refused += 1
-                if self._surface.final or self.refused > 1:
+                if surface.final or self.refused > 1:
                     return
             except RulvarError:
                 continue  # out of order behind another thread, or busy: try again
@@ -299,15 +339,17 @@ def _blobs_of(surface: Surface, number: int) -> list[str]:
     return [f"race/{number}/{each}" for each in range(_BLOBS_EACH)]
 
 
-def _race(duel: _Duel, surface: Surface, number: int) -> None:
-    trial = duel.trial
+def _race(duel: _Duel, number: int, pause_s: float) -> None:
+    trial, surface = duel.trial, duel.surface
     blobs = [name for n in range(_THREADS) for name in _blobs_of(surface, n)]
     lease = duel.begin(refs=tuple(f"{duel.run_id}/{name}" for name in blobs))
-    hammers = [_Hammer(duel, surface, lease, n) for n in range(_THREADS)]
+    begin, tails = threading.Event(), count(duel.tail, 10)
+    hammers = [_Hammer(duel, lease, n, tails, begin) for n in range(_THREADS)]
     for hammer in hammers:
         hammer.thread.start()
+    begin.set()
     # Not a wait for anything: it moves the takeover to another moment of the storm.
-    time.sleep(trial.random.uniform(0, 0.004))
+    time.sleep(pause_s)
     granted = None
     try:
         granted = duel.take_over(lease)
@@ -322,4 +364,4 @@ def _race(duel: _Duel, surface: Surface, number: int) -> None:
     trial.count("landed before a takeover", sum(hammer.landed for hammer in hammers))
     trial.count("refused after one", sum(hammer.refused for hammer in hammers))
     if granted is not None:
-        duel.judge(surface.words, *granted, f"race {number}")
+        duel.judge(*granted, f"race {number}")

@@ -7,19 +7,21 @@ for byte, rows as their JSON text, lease rows where the store shows them, blobs 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from rulvar.conformance.failure import shown
 from rulvar.core.capabilities import has_lease_admin, has_meta_lookup
 from rulvar.core.wire import encode_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from rulvar.core.records import RunMeta
     from rulvar.core.stores import StorePair
 
-__all__ = ["RunState", "Snapshot", "differences", "read_run", "read_state"]
+__all__ = ["Part", "RunState", "Snapshot", "differences", "read_run", "read_state"]
+
+Part = Literal["journal", "row", "lease", "blobs"]
+"""What can be read of a run in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,29 +51,53 @@ Snapshot = dict[str, RunState]
 """Run ids to what can be read of them."""
 
 
-def _row_of(stores: StorePair, run_id: str) -> RunMeta | None:
-    if has_meta_lookup(stores.journal):
-        return stores.journal.get_meta(run_id)
-    return next((row for row in stores.journal.list_runs(None) if row.run_id == run_id), None)
-
-
 def read_run(
-    stores: StorePair, run_id: str, *, blobs: bool = True, journal: bool = True
+    stores: StorePair,
+    run_id: str,
+    *,
+    blobs: bool = True,
+    journal: bool = True,
+    first: Part = "journal",
 ) -> RunState:
-    """Read one run; ``blobs`` and ``journal`` say which halves the subject has."""
-    row = _row_of(stores, run_id) if journal else None
-    lease = None
-    if journal and has_lease_admin(stores.journal):
-        info = stores.journal.get_lease(run_id)
-        lease = None if info is None else (info.owner, info.epoch, info.expires_at)
-    refs = stores.transcripts.list_refs(run_id) if blobs else ()
-    records = stores.journal.load(run_id) if journal else ()
-    return RunState(
-        journal=tuple((record.seq, bytes(record.payload)) for record in records),
-        row=None if row is None else encode_meta(row),
-        lease=lease,
-        blobs=tuple((ref, stores.transcripts.get(ref)) for ref in refs),
-    )
+    """Read one run, ``first`` of all that part of it.
+
+    ``blobs`` and ``journal`` say which halves the subject has.
+    """
+    parts: dict[Part, Callable[[], dict[str, Any]]] = {}
+    if journal:
+        parts["journal"] = lambda: {"journal": _journal_of(stores, run_id)}
+        parts["row"] = lambda: {"row": _row_of(stores, run_id)}
+        parts["lease"] = lambda: {"lease": _lease_of(stores, run_id)}
+    if blobs:
+        parts["blobs"] = lambda: {"blobs": _blobs_of(stores, run_id)}
+    found: dict[str, Any] = {}
+    for part in sorted(parts, key=lambda part: part != first):
+        found |= parts[part]()
+    return RunState(**found)
+
+
+def _journal_of(stores: StorePair, run_id: str) -> tuple[tuple[int, bytes], ...]:
+    return tuple((record.seq, bytes(record.payload)) for record in stores.journal.load(run_id))
+
+
+def _row_of(stores: StorePair, run_id: str) -> str | None:
+    if has_meta_lookup(stores.journal):
+        row = stores.journal.get_meta(run_id)
+    else:
+        row = next((r for r in stores.journal.list_runs(None) if r.run_id == run_id), None)
+    return None if row is None else encode_meta(row)
+
+
+def _lease_of(stores: StorePair, run_id: str) -> tuple[str, int, int] | None:
+    if not has_lease_admin(stores.journal):
+        return None
+    info = stores.journal.get_lease(run_id)
+    return None if info is None else (info.owner, info.epoch, info.expires_at)
+
+
+def _blobs_of(stores: StorePair, run_id: str) -> tuple[tuple[str, bytes | None], ...]:
+    refs = stores.transcripts.list_refs(run_id)
+    return tuple((ref, stores.transcripts.get(ref)) for ref in refs)
 
 
 def read_state(

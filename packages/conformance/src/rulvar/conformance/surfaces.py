@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.conformance.actors import Actor
+    from rulvar.conformance.state import Part
     from rulvar.core.records import Lease
 
 __all__ = ["SURFACES", "Strike", "Surface", "prepare"]
@@ -37,6 +38,8 @@ class Surface:
 
     ``about_lease`` is set for the mutations whose only argument is the lease, so that the
     lease cannot name another run than the call. ``final`` ones end the lease when they land.
+    ``once`` ones have nothing to do after they have landed. ``part`` is what it changes in the
+    run, or one part of that.
     """
 
     name: str
@@ -46,6 +49,8 @@ class Surface:
     capability: str | None = None
     about_lease: bool = False
     final: bool = False
+    once: bool = False
+    part: Part = "journal"
 
 
 def prepare(actor: Actor, run_id: str, lease: Lease | None, *, fenced: bool, blobs: bool) -> int:
@@ -76,6 +81,7 @@ SURFACES: tuple[Surface, ...] = (
         Level.LEASABLE,
         lambda actor, at: actor.renew(_lease(at)),
         about_lease=True,
+        part="lease",
     ),
     Surface(
         "release",
@@ -83,13 +89,16 @@ SURFACES: tuple[Surface, ...] = (
         Level.LEASABLE,
         lambda actor, at: actor.release(_lease(at)),
         about_lease=True,
+        part="lease",
         final=True,
+        once=True,
     ),
     Surface(
         "put_meta",
         "a row",
         Level.FENCED,
         lambda actor, at: actor.put_meta(at.run_id, lease=at.lease, status="ok"),
+        part="row",
     ),
     Surface(
         "delete",
@@ -97,6 +106,7 @@ SURFACES: tuple[Surface, ...] = (
         Level.FENCED,
         lambda actor, at: actor.delete(at.run_id, lease=at.lease),
         final=True,
+        once=True,
     ),
     Surface(
         "delete_whole_run",
@@ -105,30 +115,36 @@ SURFACES: tuple[Surface, ...] = (
         lambda actor, at: actor.delete_whole_run(at.run_id, lease=at.lease),
         capability="WholeRunDelete",
         final=True,
+        once=True,
     ),
     Surface(
         "blob-put",
         "a blob over another",
         Level.FENCED_PAIR,
         lambda actor, at: actor.put(at.ref, lease=at.lease),
+        part="blobs",
     ),
     Surface(
         "blob-new",
         "a new blob",
         Level.FENCED_PAIR,
         lambda actor, at: actor.put(f"{at.run_id}/new", lease=at.lease),
+        part="blobs",
     ),
     Surface(
         "blob-delete",
         "the removal of a blob",
         Level.FENCED_PAIR,
         lambda actor, at: actor.delete_blob(at.ref, lease=at.lease),
+        part="blobs",
+        once=True,
     ),
     Surface(
         "blob-delete-missing",
         "the removal of a blob that is not there",
         Level.FENCED_PAIR,
         lambda actor, at: actor.delete_blob(f"{at.run_id}/missing", lease=at.lease),
+        part="blobs",
     ),
 )
 
