@@ -405,6 +405,38 @@ def test_a_grant_that_never_returned_does_not_blind_the_referee_for_ever() -> No
     assert [str(each.kind) for each in verdict.violations] == ["stale-acceptance"]
 
 
+def test_a_look_that_a_grant_which_never_returned_may_have_preceded_proves_nothing() -> None:
+    story = Story()
+    holder = story.grant(1)
+    story.attempt("seize", None, process=2, target="w2", outcome="unknown")
+    early = story.append(Lease(run_id="r", owner="w2", epoch=2), process=2, outcome="unknown")
+    story.look(early, lease=holder)
+    story.look(early)
+    verdict = judge(story.history())
+    assert verdict.sound
+    assert verdict.tally.contested_looks == 1
+
+
+def test_the_tally_counts_what_was_tried_and_what_became_of_it() -> None:
+    story = Story()
+    lease = story.grant(1)
+    one = story.append(lease)
+    story.attempt("append", lease, outcome="nothing")
+    there, absent = story.append(lease, outcome="unknown"), story.append(lease, outcome="unknown")
+    row = story.attempt("put_meta", lease, outcome="unknown")
+    story.attempt("renew", lease, outcome="unknown")
+    story.refused("renew", lease, "expired")
+    story.look(one, there, row=row)
+    tally = judge(story.history()).tally
+    assert tally.accepted == {("acquire", ""): 1, ("append", ""): 1}
+    assert tally.refused == {("renew", ""): 1}
+    assert tally.reasons == {"expired": 1}
+    assert absent.outcome == "unknown"
+    unknown = (tally.unknown_landed, tally.unknown_absent, tally.unknown_open)
+    assert (tally.nothing, tally.grants, *unknown) == (1, 1, 2, 1, 1)
+    assert (tally.runs, tally.looks, tally.contested_looks, tally.takeovers) == (1, 1, 0, 0)
+
+
 def test_a_run_without_a_last_look_cannot_be_judged_when_the_storm_is_over() -> None:
     story = Story()
     story.append(story.grant(1))
