@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from click.testing import CliRunner
 
-from rulvar.cli.commands import removal
+from rulvar.cli import several
 from rulvar.cli.main import main
 from rulvar.core.plugins import open_stores
 
@@ -80,7 +80,7 @@ def test_rm_asks_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch)
     assert "give --yes" in rulvar("runs", "rm", "a", status=2).stderr
     assert left() == ["a"]
     asked: list[str] = []
-    monkeypatch.setattr(removal, "_is_terminal", lambda: True)
+    monkeypatch.setattr(several, "_is_terminal", lambda: True)
 
     def answer(question: str, **_options: object) -> None:
         asked.append(question)

@@ -47,7 +47,7 @@ MEANINGS: dict[ExitStatus, str] = {
     ExitStatus.DONE: "done: the run ended ok, the check passed, the listing is complete",
     ExitStatus.FAILED: "the run ended as error, cancelled or exhausted; or: not fenced",
     ExitStatus.USAGE: "nothing was done: usage, configuration, an unknown run, a broken plugin",
-    ExitStatus.HELD: "somebody else holds the run now: wait, or take over",
+    ExitStatus.HELD: "somebody else holds the run now: wait, or take over (rulvar runs take-over)",
     ExitStatus.SUPERSEDED: "superseded: a successor owns the run and goes on with it",
     ExitStatus.STORE: "store trouble: busy, full, corrupt, or an outcome not recorded",
     ExitStatus.UNFINISHED: "not finished: the run is suspended, or was let go before its end",

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from rulvar.cli.durations import read_age, read_policy
-from rulvar.cli.exits import ExitStatus, status_of_error
 from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import output_options, pass_output, store_option
-from rulvar.cli.render import error_document, plain
+from rulvar.cli.render import plain
+from rulvar.cli.several import confirm, each_run, is_there, no_such_run
 from rulvar.core import Engine
-from rulvar.core.capabilities import has_meta_lookup
 from rulvar.core.checks import check_run_id
-from rulvar.core.errors import ConfigError, RulvarError, StoreCorruptError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from rulvar.cli.render import Output
+    from rulvar.cli.several import Document
     from rulvar.core import RetentionReport
     from rulvar.core.stores import Stores
 
 __all__ = ["prune", "remove", "retain"]
-
-Document = dict[str, object]
 
 
 @click.command("rm")
@@ -61,16 +55,16 @@ def remove(
     for run_id in run_ids:
         check_run_id(run_id)
     if not yes:
-        _ask(run_ids)
+        named = ", ".join(plain(run_id) for run_id in run_ids)
+        confirm(f"Delete {named} for ever?", why="this deletes runs for ever")
 
     async def delete(engine: Engine, stores: Stores, run_id: str) -> Document:
-        if not _is_there(stores, run_id):
-            message = f"there is no run {run_id!r} in this store: rulvar runs ls lists them"
-            raise ConfigError(message)
+        if not is_there(stores, run_id):
+            raise no_such_run(run_id)
         await engine.delete_run(run_id)
         return {"deleted": True}
 
-    context.exit(_each(output, run_ids, store, delete, lambda _done: ["deleted"]))
+    context.exit(each_run(output, run_ids, store, delete, lambda _done: ["deleted"]))
 
 
 @click.command("prune")
@@ -99,7 +93,7 @@ def prune(
         refs = done["deleted"]
         return [f"deleted {ref}" for ref in refs] if isinstance(refs, list) and refs else ["clean"]
 
-    context.exit(_each(output, run_ids, store, perform, tell))
+    context.exit(each_run(output, run_ids, store, perform, tell))
 
 
 @click.command("retain")
@@ -168,61 +162,3 @@ def _retained(report: RetentionReport) -> str:
     lines = [f"{verb} {plain(run_id)}" for run_id in report.deleted]
     total = f"{verb} {len(report.deleted)} of {report.matched} matching runs"
     return "\n".join([*lines, total])
-
-
-def _ask(run_ids: tuple[str, ...]) -> None:
-    if not _is_terminal():
-        message = "this deletes runs for ever, and nobody can be asked here: give --yes"
-        raise ConfigError(message)
-    named = ", ".join(plain(run_id) for run_id in run_ids)
-    click.confirm(f"Delete {named} for ever?", abort=True, err=True)
-
-
-def _is_terminal() -> bool:
-    return sys.stdin.isatty()
-
-
-def _is_there(stores: Stores, run_id: str) -> bool:
-    """Whether the store has anything of the run: also what an interrupted deletion left."""
-    try:
-        if stores.journal.load(run_id) or stores.transcripts.list_refs(run_id):
-            return True
-    except StoreCorruptError:
-        return True
-    if has_meta_lookup(stores.journal):
-        return stores.journal.get_meta(run_id) is not None
-    return any(meta.run_id == run_id for meta in stores.journal.list_runs())
-
-
-def _each(
-    output: Output,
-    run_ids: tuple[str, ...],
-    store: str | None,
-    act: Callable[[Engine, Stores, str], Awaitable[Document]],
-    tell: Callable[[Document], list[str]],
-) -> ExitStatus:
-    """Do it to each run; one that is refused stops no other, and its status is the answer."""
-    found: list[Document] = []
-    worst = ExitStatus.DONE
-
-    async def perform() -> None:
-        nonlocal worst
-        with opened_stores(store, existing=True) as stores:
-            async with Engine(stores) as engine:
-                for run_id in run_ids:
-                    try:
-                        done = await act(engine, stores, run_id)
-                    except RulvarError as error:
-                        worst = worst or status_of_error(error)
-                        found.append({"run_id": run_id} | error_document(error))
-                        if not output.json:
-                            output.failure(error)
-                    else:
-                        found.append({"run_id": run_id} | done)
-                        if not output.json:
-                            output.print("\n".join(f"run {plain(run_id)}: {t}" for t in tell(done)))
-
-    asyncio.run(perform())
-    if output.json:
-        output.document({"runs": found})
-    return worst

@@ -1,0 +1,83 @@
+"""`rulvar runs take-over`: a run is taken from a holder that does not come back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rulvar.cli.options import output_options, pass_output, store_option
+from rulvar.cli.render import plain
+from rulvar.cli.several import confirm, each_run, is_there, no_such_run
+from rulvar.core.capabilities import has_lease_admin, has_leases
+from rulvar.core.checks import check_run_id
+from rulvar.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rulvar.cli.render import Output
+    from rulvar.cli.several import Document
+    from rulvar.core import Engine
+    from rulvar.core.stores import Stores
+
+__all__ = ["take_over"]
+
+_OPERATOR = "rulvar runs take-over"
+
+
+@click.command("take-over")
+@click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID...")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@store_option
+@output_options
+@pass_output
+@click.pass_context
+def take_over(
+    context: click.Context,
+    output: Output,
+    *,
+    run_ids: tuple[str, ...],
+    yes: bool,
+    store: str | None,
+) -> None:
+    """Take each RUN_ID from whoever holds it, and leave it free.
+
+    For a holder that hangs, or is cut off, when waiting for its lease to run out is too long.
+    A higher epoch is granted and ended at once: from then on nothing that the old holder
+    does reaches the run, wherever it is and whatever it believes. A worker, or `rulvar
+    resume`, goes on from the journal; the step that the holder was in is run again. A run
+    that nobody holds is left as it is.
+
+    \b
+    Examples:
+      rulvar runs take-over order-17
+      rulvar runs take-over order-17 --yes && rulvar resume order-17
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    for run_id in run_ids:
+        check_run_id(run_id)
+    if not yes:
+        named = ", ".join(plain(run_id) for run_id in run_ids)
+        confirm(f"Take {named} from whoever holds it?", why="this ends the work of a live holder")
+    context.exit(each_run(output, run_ids, store, _take, _tell))
+
+
+async def _take(_engine: Engine, stores: Stores, run_id: str) -> Document:
+    journal: object = stores.journal
+    if not (has_lease_admin(journal) and has_leases(journal)):
+        message = "this store has no lease that an operator could end: a holder is left alone"
+        raise ConfigError(message)
+    holder = journal.get_lease(run_id)
+    if holder is None and not is_there(stores, run_id):
+        raise no_such_run(run_id)
+    if holder is None or not holder.live:
+        return {"taken": False, "holder": None, "epoch": None}
+    lease = journal.seize(run_id, _OPERATOR)
+    # Whoever was granted the run between the look and the seizure is fenced just the same.
+    journal.release(lease)
+    return {"taken": True, "holder": holder.owner, "epoch": holder.epoch}
+
+
+def _tell(done: Document) -> list[str]:
+    if not done["taken"]:
+        return ["nobody holds it: a worker or `rulvar resume` can go on with it"]
+    holder = f"{plain(str(done['holder']))} (epoch {done['epoch']})"
+    return [f"taken from {holder}, which can change nothing of it any more; it is free now"]

@@ -1,0 +1,119 @@
+"""Taking a run from its holder, from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from click.testing import CliRunner
+
+from rulvar.cli import several
+from rulvar.cli.main import main
+from rulvar.core import Engine, JournalRecord, Stores, workflow
+from rulvar.core.errors import LeaseHeldError, SupersededError
+from rulvar.core.plugins import open_stores
+from rulvar.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+    from rulvar.core import Context
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RULVAR_STORE", f"sqlite:///{tmp_path}/runs.db")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def rulvar(*args: str, status: int = 0, stdin: str | None = None) -> Result:
+    result = CliRunner().invoke(main, args, input=stdin)
+    assert result.exit_code == status, result.output
+    return result
+
+
+def document(*args: str, status: int = 0) -> dict[str, object]:
+    return cast("dict[str, object]", json.loads(rulvar(*args, "--json", status=status).stdout))
+
+
+def test_a_stalled_segment_is_fenced_and_the_run_is_free_at_once(project: Path) -> None:
+    executed: list[str] = []
+    inside, thaw = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        executed.append("slow")
+        if len(executed) == 1:
+            inside.set()
+            assert thaw.wait(30)
+        return "done"
+
+    @workflow
+    async def job(ctx: Context) -> str:
+        return str(await ctx.step("slow", slow))
+
+    async def stalled() -> None:
+        with SqliteStore(project / "runs.db", lease_ttl_ms=60_000) as store:
+            stores = Stores(store, store.transcripts())
+            async with Engine(stores, [job]) as engine:
+                handle = engine.start(job, run_id="a")
+                await asyncio.to_thread(inside.wait, 30)
+                taken = await asyncio.to_thread(rulvar, "runs", "take-over", "a", "--yes")
+                assert "run a: taken from " in taken.stdout
+                assert "(epoch 1)" in taken.stdout
+                async with Engine(stores, [job]) as successor:
+                    outcome = await successor.resume("a")
+                thaw.set()
+                with pytest.raises(SupersededError):
+                    await handle.result()
+                assert (outcome.status, outcome.value) == ("ok", "done")
+
+    asyncio.run(stalled())
+    assert executed == ["slow", "slow"]
+
+
+def test_a_run_that_nobody_holds_is_left_as_it_is() -> None:
+    with open_stores("sqlite:///runs.db") as stores:
+        stores.journal.append("a", JournalRecord(seq=1, payload=b'{"seq":1}'))
+    free = {"taken": False, "holder": None, "epoch": None}
+    assert document("runs", "take-over", "a", "--yes") == {"runs": [{"run_id": "a"} | free]}
+    assert "nobody holds it" in rulvar("runs", "take-over", "a", "--yes").stdout
+    with SqliteStore("runs.db") as store:
+        assert store.acquire("a", "w").epoch == 1  # none was used up
+
+
+def test_an_unknown_run_is_named_and_the_others_are_taken() -> None:
+    with SqliteStore("runs.db") as store:
+        lease = store.acquire("a", "holder")
+        result = rulvar("runs", "take-over", "nope", "a", "--yes", status=2)
+        assert "there is no run 'nope'" in result.stderr
+        assert "run a: taken from holder (epoch 1)" in result.stdout
+        with pytest.raises(LeaseHeldError) as caught:
+            store.renew(lease)
+        assert caught.value.reason == "superseded"
+        assert store.get_lease("a") is None
+
+
+def test_it_asks_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    with SqliteStore("runs.db") as store:
+        lease = store.acquire("a", "holder")
+        assert "give --yes" in rulvar("runs", "take-over", "a", status=2).stderr
+        monkeypatch.setattr(several, "_is_terminal", lambda: True)
+        rulvar("runs", "take-over", "a", status=130, stdin="n\n")
+        store.renew(lease)
+        rulvar("runs", "take-over", "a", stdin="y\n")
+        with pytest.raises(LeaseHeldError):
+            store.renew(lease)
+
+
+def test_a_store_without_leases_says_so(project: Path) -> None:
+    folder = f"file:///{project}/runs"
+    with open_stores(folder) as stores:
+        stores.journal.append("a", JournalRecord(seq=1, payload=b'{"seq":1}'))
+    result = rulvar("runs", "take-over", "a", "--yes", "--store", folder, status=2)
+    assert "has no lease that an operator could end" in result.stderr
