@@ -1,0 +1,202 @@
+"""Broken stores over the SQLite store: what is committed when, and who sees it."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from gallery_defects import defect, sqlite
+from gallery_sqlite_tools import check_alone, written
+
+from rulvar.core.checks import check_record, check_run_id
+from rulvar.core.errors import JournalOrderViolation
+from rulvar.stores.sqlite import SqliteStore, reads, schema
+from rulvar.stores.sqlite.commits import Committer
+from rulvar.stores.sqlite.connection import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import apsw
+
+    from rulvar.conformance import Home
+    from rulvar.core import JournalRecord, Lease, Stores
+
+__all__: list[str] = []
+
+
+class _AnswersEarly(SqliteStore):
+    """Its own loads wait until everything is written: nobody else's do."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._behind = ThreadPoolExecutor(1)
+        self._tails: dict[str, int] = {}
+
+    def append(self, run_id: str, record: JournalRecord, /, *, lease: Lease | None = None) -> None:
+        check_run_id(run_id)
+        check_record(record)
+        check_alone(self._database, run_id, lease)
+        tail = self._database.read(lambda db: db.execute(schema.TAIL, (run_id,)).get, run_id)
+        tail = max(-1 if tail is None else tail, self._tails.get(run_id, -1))
+        if record.seq <= tail:
+            raise JournalOrderViolation(run_id=run_id, seq=record.seq, tail_seq=tail)
+        self._tails[run_id] = record.seq
+        self._behind.submit(super().append, run_id, record, lease=lease)
+
+    def load(self, run_id: str, /) -> Sequence[JournalRecord]:
+        self._behind.submit(int).result()
+        return super().load(run_id)
+
+    def close(self) -> None:
+        self._behind.shutdown()
+        super().close()
+
+
+defect(
+    "sqlite-append-answers-early",
+    "append returns once its record is in a queue that another thread writes from",
+    breaks="P-killed",
+    build=lambda home: sqlite(home, _AnswersEarly),
+    storm=True,
+)
+
+_ON_THEIR_WAY: dict[tuple[str, str], list[JournalRecord]] = {}
+
+
+class _ShowsUncommitted(SqliteStore):
+    def append(self, run_id: str, record: JournalRecord, /, *, lease: Lease | None = None) -> None:
+        check_run_id(run_id)
+        check_record(record)
+        waiting = _ON_THEIR_WAY.setdefault((self.path, run_id), [])
+        waiting.append(record)
+        try:
+            super().append(run_id, record, lease=lease)
+        finally:
+            waiting.remove(record)
+
+    def load(self, run_id: str, /) -> Sequence[JournalRecord]:
+        waiting = list(_ON_THEIR_WAY.get((self.path, run_id), ()))
+        found = list(super().load(run_id))
+        return [*found, *(each for each in waiting if each not in found)]
+
+
+defect(
+    "sqlite-load-shows-uncommitted",
+    "the handles of a process show each other what is on its way and not committed",
+    breaks="L-refused-unseen",
+    build=lambda home: sqlite(home, _ShowsUncommitted),
+)
+
+
+class _KeepsSnapshot(SqliteStore):
+    """Its own appends end the snapshot, so that it sees at least those."""
+
+    _snapshot: apsw.Connection | None = None
+
+    def append(self, run_id: str, record: JournalRecord, /, *, lease: Lease | None = None) -> None:
+        super().append(run_id, record, lease=lease)
+        self._snapshot = None
+
+    def load(self, run_id: str, /) -> Sequence[JournalRecord]:
+        check_run_id(run_id)
+        self._database.enter()
+        if self._snapshot is None:
+            self._snapshot = connect(self._database.settings)
+            self._snapshot.execute("BEGIN")
+        return reads.load(self._snapshot, run_id)
+
+
+defect(
+    "sqlite-load-keeps-snapshot",
+    "a reader's transaction stays open, and shows what was there when it began",
+    breaks="A3-other-handle",
+    build=lambda home: sqlite(home, _KeepsSnapshot),
+)
+
+
+class _DeletesInTwo(SqliteStore):
+    def delete(self, run_id: str, /, *, lease: Lease | None = None) -> None:
+        check_run_id(run_id)
+        if lease is None:
+            clear = "DELETE FROM entries WHERE run_id = ?1"
+            written(self, run_id, lambda tx: tx.connection.execute(clear, (run_id,)))
+        super().delete(run_id, lease=lease)
+
+
+defect(
+    "sqlite-delete-in-two-steps",
+    "the journal goes in one transaction, the row in the next",
+    breaks="D1-one-step",
+    build=lambda home: sqlite(home, _DeletesInTwo),
+)
+
+
+class _RollsNeighboursBack(Committer):
+    def _commit(self) -> None:
+        assert self._connection is not None
+        if any(job.error is not None for job in self._batch):
+            self._connection.execute("ROLLBACK")
+        else:
+            super()._commit()
+
+
+def _rolling_back(home: Home) -> Stores:
+    stores = sqlite(home)
+    assert isinstance(stores.journal, SqliteStore)
+    stores.journal._database._committer.__class__ = _RollsNeighboursBack
+    return stores
+
+
+defect(
+    "sqlite-refusal-rolls-neighbours-back",
+    "a refused call rolls back its whole batch, whose other members are told that they landed",
+    breaks="A5-threads",
+    build=_rolling_back,
+)
+
+
+class _ClosesAtOnce(SqliteStore):
+    def close(self) -> None:
+        self._database._closing = True
+        with self._database._committer._leader:
+            for connection in self._database._committer.connections():
+                connection.close()
+
+
+defect(
+    "sqlite-close-cuts-calls-off",
+    "close takes the connections away from the calls in flight",
+    breaks="E-close-meets",
+    build=lambda home: sqlite(home, _ClosesAtOnce),
+)
+
+
+class _ClosesLater(SqliteStore):
+    def close(self) -> None:
+        self._database._closing = True
+        Thread(target=super().close).start()
+
+
+defect(
+    "sqlite-close-does-not-wait",
+    "close returns while calls are in flight, which land afterwards",
+    breaks="E-close-meets",
+    build=lambda home: sqlite(home, _ClosesLater),
+)
+
+
+class _WorksInForkedChild(SqliteStore):
+    def append(self, run_id: str, record: JournalRecord, /, *, lease: Lease | None = None) -> None:
+        self._database._process = os.getpid()
+        super().append(run_id, record, lease=lease)
+
+
+defect(
+    "sqlite-append-in-forked-child",
+    "a forked child may append through the connection of its parent",
+    breaks="E-forked",
+    build=lambda home: sqlite(home, _WorksInForkedChild),
+)
