@@ -92,6 +92,31 @@ def test_a_resolution_of_a_suspended_run_waits_for_its_resume() -> None:
     assert asyncio.run(main()).value == 1
 
 
+def test_a_handle_answers_its_run_live_and_settled_alike() -> None:
+    bench = Bench()
+
+    async def main() -> None:
+        async with Engine(
+            bench.stores, [waits_a_while, waits], clock=bench.clock, linger_ms=9_000
+        ) as engine:
+            live = engine.start(waits_a_while, run_id="live")
+            await bench.until_parked()
+            await live.resolve("k", 1)
+            assert (await live.result()).value == 1
+            with pytest.raises(InvalidResolutionError):
+                await live.resolve("k", 2)
+        async with Engine(bench.stores, [waits], clock=bench.clock) as engine:
+            settled = engine.start(waits, run_id="settled")
+            assert (await settled.result()).status == "suspended"
+            await settled.resolve("k", {"by": "me"})
+            assert bench.store.list_leases(None, 1) == []
+            with pytest.raises(InvalidResolutionError):
+                await settled.resolve("k", 2)
+            assert (await engine.resume("settled")).value == {"by": "me"}
+
+    asyncio.run(main())
+
+
 def test_a_late_answer_is_refused_everywhere() -> None:
     bench = Bench()
 

@@ -294,7 +294,7 @@ class Engine:
             await on_loop(inside.loop, inside.resolve(key, value))
             return
         live = self._live.get(run_id)
-        if live is not None and await live.resolve(key, value):
+        if live is not None and await live.resolve_live(key, value):
             return
         await self._briefly(run_id, None, partial(control_calls.resolve, key=key, value=value))
 
@@ -431,7 +431,7 @@ class Engine:
         with self._starting:
             if run_id in self._live:
                 raise self._held(run_id)
-            handle = RunHandle(run_id, self._parts, wish, take, self._forget)
+            handle = RunHandle(run_id, self._parts, wish, take, self._forget, self.resolve)
             self._live[run_id] = handle
         return handle
 

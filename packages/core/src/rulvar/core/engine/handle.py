@@ -17,7 +17,7 @@ from rulvar.core.engine.segment import CURRENT, Ending
 from rulvar.core.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from rulvar.core.engine.boot import Resume, StartNew
     from rulvar.core.engine.events import EventStream, Tell
@@ -41,8 +41,10 @@ class RunHandle:
         wish: StartNew | Resume,
         take: Callable[[], Ownership],
         on_end: Callable[[RunHandle], None],
+        resolve: Callable[[str, str, object], Awaitable[None]],
     ) -> None:
         self.run_id = run_id
+        self._resolve = resolve
         self._parts = parts
         self._segment: Segment | None = None
         self._asked: Ending | None = None
@@ -145,11 +147,18 @@ class RunHandle:
             self._loop.call_soon_threadsafe(self._task.add_done_callback, over)
         return stream
 
-    async def resolve(self, key: str, value: object) -> bool:
-        """Answer what the live run waits for; False when the segment has ended by now."""
-        return await on_loop(self._loop, self._resolve(key, value))
+    async def resolve(self, key: str, value: object = None) -> None:
+        """Answer what the run waits for under ``key``, whether the segment is over or not.
 
-    async def _resolve(self, key: str, value: object) -> bool:
+        Once it is over, a brief lease rides the answer. Raises as `Engine.resolve`.
+        """
+        await self._resolve(self.run_id, key, value)
+
+    async def resolve_live(self, key: str, value: object) -> bool:
+        """Answer what the live run waits for; False when the segment has ended by now."""
+        return await on_loop(self._loop, self._resolve_live(key, value))
+
+    async def _resolve_live(self, key: str, value: object) -> bool:
         began = self._loop.create_task(self._began.wait())
         await asyncio.wait({began, self._task}, return_when=asyncio.FIRST_COMPLETED)
         began.cancel()
