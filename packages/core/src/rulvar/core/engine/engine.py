@@ -431,7 +431,9 @@ class Engine:
         with self._starting:
             if run_id in self._live:
                 raise self._held(run_id)
-            handle = RunHandle(run_id, self._parts, wish, take, self._forget, self.resolve)
+            handle = RunHandle(
+                run_id, self._parts, wish, take, on_end=self._forget, resolve=self.resolve
+            )
             self._live[run_id] = handle
         return handle
 

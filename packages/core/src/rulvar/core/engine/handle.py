@@ -40,6 +40,7 @@ class RunHandle:
         parts: Parts,
         wish: StartNew | Resume,
         take: Callable[[], Ownership],
+        *,
         on_end: Callable[[RunHandle], None],
         resolve: Callable[[str, str, object], Awaitable[None]],
     ) -> None:
