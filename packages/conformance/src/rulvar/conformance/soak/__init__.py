@@ -1,5 +1,50 @@
 """The soak: real processes storm one store, and a referee judges what they did to it.
 
+    from rulvar.conformance import UrlSubject
+    from rulvar.conformance.soak import Plan, soak
+
+    report = soak(UrlSubject("acme:///runs.db"), Plan(seed=7))
+    print(report.text())
+    assert report.passed
+
 Reading order: `history` (what is recorded of every attempt, in a form that survives SIGKILL),
-`referee` (the one serial history that the epochs promise, held against what was seen).
+`serial` and `referee` (the one serial history that the epochs promise, held against what was
+seen); then `plan` (what is chosen, and the quorum), `worker` (what a process does), `faults`
+(what is done to it) and `storm` (who brings it all together).
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rulvar.conformance.soak.plan import CI, LONG, Plan, Quorum
+    from rulvar.conformance.soak.report import SoakReport
+    from rulvar.conformance.soak.storm import soak
+
+__all__ = ["CI", "LONG", "Plan", "Quorum", "SoakReport", "soak"]
+
+# At first use: reading a history needs none of it.
+_HOMES = {
+    "CI": "plan",
+    "LONG": "plan",
+    "Plan": "plan",
+    "Quorum": "plan",
+    "SoakReport": "report",
+    "soak": "storm",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+    value: object = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,239 @@
+"""One process's calls to the store, each reported before and after.
+
+An answer is sorted into what is known then: it landed, the fence refused it, nothing
+happened, or nobody knows. Whatever else a store raises goes up, and the attempt stays open:
+the storm fails with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from rulvar.conformance.soak.history import content_of
+from rulvar.conformance.soak.stored import blob_of, encoded, look_at, record_of, row_of
+from rulvar.core.capabilities import has_lease_admin
+from rulvar.core.errors import (
+    JournalOrderViolation,
+    LeaseHeldError,
+    OutcomeUnknownError,
+    StoreBusyError,
+    StoreFullError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rulvar.conformance.actors import FullJournal, FullTranscripts
+    from rulvar.conformance.soak.history import AttemptId, Operation, Outcome, Recorder
+    from rulvar.conformance.soak.stored import Look
+    from rulvar.core.records import Lease
+    from rulvar.core.stores import Stores
+
+__all__ = ["Answer", "Blow", "Desk"]
+
+_LOOKS = 5
+
+
+class Answer(NamedTuple):
+    """What became of one attempt; ``granted`` is the lease that a grant gave."""
+
+    outcome: Outcome
+    reason: str = ""
+    granted: Lease | None = None
+    holder: str = ""
+    tail: int | None = None
+
+    @property
+    def landed(self) -> bool:
+        """Whether the store said that it is done."""
+        return self.outcome == "landed"
+
+
+class Blow(NamedTuple):
+    """What one mutation is aimed at. ``run_id`` may differ from the lease's."""
+
+    run_id: str
+    lease: Lease
+    death: str
+    number: int
+    seq: int
+    target: str
+    size: int
+
+
+class _Prepared(NamedTuple):
+    """A call that is ready to be made, and what is reported of it."""
+
+    call: Callable[[], object]
+    content: str = ""
+    target: str = ""
+
+
+class Desk:
+    """Everything that one process asks of the store. Several threads may use it."""
+
+    def __init__(self, stores: Stores, recorder: Recorder, *, blobs: bool) -> None:
+        self._stores = stores
+        self._journal = cast("FullJournal", stores.journal)
+        self._transcripts = cast("FullTranscripts", stores.transcripts)
+        self._recorder = recorder
+        self._blobs = blobs
+        self._shows_leases = has_lease_admin(stores.journal)
+        self._numbering = threading.Lock()
+        self._ways: dict[Operation, Callable[[AttemptId, Blow], _Prepared]] = {
+            "append": self._append,
+            "put_meta": self._put_meta,
+            "blob-put": self._blob_put,
+            "blob-delete": self._blob_delete,
+            "delete": self._delete,
+            "delete_whole_run": self._delete_whole_run,
+            "renew": self._renew,
+            "release": self._release,
+            "revive": self._revive,
+        }
+
+    # --- grants -------------------------------------------------------------------------------
+
+    def acquire(self, run_id: str, owner: str) -> Answer:
+        """Ask for a run."""
+        return self._grant("acquire", run_id, owner, lambda: self._journal.acquire(run_id, owner))
+
+    def seize(self, run_id: str, owner: str) -> Answer:
+        """Take a run, whoever has it."""
+        return self._grant("seize", run_id, owner, lambda: self._journal.seize(run_id, owner))
+
+    def _grant(self, op: Operation, run_id: str, owner: str, call: Callable[[], Lease]) -> Answer:
+        attempt = self._next()
+        self._recorder.invoked(attempt, op, run_id, lease=None, target=owner)
+        return self._answer(attempt, call, grants=True)
+
+    # --- mutations ----------------------------------------------------------------------------
+
+    def strike(self, op: Operation, blow: Blow) -> Answer:
+        """Make one mutation, or a revival, under a lease that may be dead."""
+        attempt = self._next()
+        call, content, target = self._ways[op](attempt, blow)
+        self._recorder.invoked(
+            attempt,
+            op,
+            blow.run_id,
+            lease=blow.lease,
+            target=target,
+            content=content,
+            death=blow.death,
+        )
+        return self._answer(attempt, call, grants=op == "revive")
+
+    def _append(self, attempt: AttemptId, blow: Blow) -> _Prepared:
+        record = record_of(attempt, blow.seq, blow.lease.epoch, blow.number)
+        return _Prepared(
+            lambda: self._journal.append(blow.run_id, record, lease=blow.lease),
+            content_of(record.payload),
+        )
+
+    def _put_meta(self, attempt: AttemptId, blow: Blow) -> _Prepared:
+        row = row_of(blow.run_id, attempt, blow.lease.epoch, blow.number)
+        return _Prepared(
+            lambda: self._journal.put_meta(row, lease=blow.lease), content_of(encoded(row))
+        )
+
+    def _blob_put(self, attempt: AttemptId, blow: Blow) -> _Prepared:
+        data = blob_of(attempt, blow.lease.epoch, blow.number, blow.size)
+        ref = f"{blow.run_id}/{blow.target}"
+        return _Prepared(
+            lambda: self._transcripts.put(ref, data, lease=blow.lease),
+            content_of(data),
+            blow.target,
+        )
+
+    def _blob_delete(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
+        ref = f"{blow.run_id}/{blow.target}"
+        return _Prepared(
+            lambda: self._transcripts.delete(ref, lease=blow.lease), target=blow.target
+        )
+
+    def _delete(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
+        return _Prepared(lambda: self._journal.delete(blow.run_id, lease=blow.lease))
+
+    def _delete_whole_run(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
+        return _Prepared(lambda: self._journal.delete_whole_run(blow.run_id, lease=blow.lease))
+
+    def _renew(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
+        return _Prepared(lambda: self._journal.renew(blow.lease))
+
+    def _release(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
+        return _Prepared(lambda: self._journal.release(blow.lease))
+
+    def _revive(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
+        return _Prepared(lambda: self._journal.revive(blow.lease))
+
+    def _next(self) -> AttemptId:
+        with self._numbering:
+            return self._recorder.next_id()
+
+    def _answer(self, attempt: AttemptId, call: Callable[[], object], *, grants: bool) -> Answer:
+        answer = _sorted(call, grants=grants)
+        granted = answer.granted
+        self._recorder.returned(
+            attempt,
+            answer.outcome,
+            reason=answer.reason,
+            granted=None if granted is None else granted.epoch,
+        )
+        return answer
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def look(self, lease: Lease) -> Look | None:
+        """Read and report the whole run that was just granted.
+
+        None when nobody can say that it was all read under that lease: the process may have
+        been away in the middle of it, and a successor may have written.
+        """
+        for _ in range(_LOOKS):
+            try:
+                look = look_at(self._stores, lease.run_id, blobs=self._blobs)
+                if not self._holds(lease):
+                    return None
+            except (StoreBusyError, OutcomeUnknownError):
+                continue
+            self._recorder.seen(
+                lease.run_id, lease=lease, journal=look.journal, row=look.row, blobs=look.blobs
+            )
+            return look
+        return None
+
+    def _holds(self, lease: Lease) -> bool:
+        """Whether no later epoch was granted by now; the lease may have run out."""
+        if self._shows_leases:
+            info = self._journal.get_lease(lease.run_id)
+            return info is not None and (info.owner, info.epoch) == (lease.owner, lease.epoch)
+        return self.strike("renew", Blow(lease.run_id, lease, "", 0, 0, "", 0)).landed
+
+    def holder(self, run_id: str) -> tuple[str, bool]:
+        """Return who has the run, and whether that lease is live; ("", False) if unknown."""
+        if not self._shows_leases:
+            return "", False
+        try:
+            info = self._journal.get_lease(run_id)
+        except (StoreBusyError, OutcomeUnknownError):
+            return "", False
+        return ("", False) if info is None else (info.owner, info.live)
+
+
+def _sorted(call: Callable[[], object], *, grants: bool) -> Answer:
+    """Make the call and sort its answer."""
+    try:
+        value = call()
+    except LeaseHeldError as refusal:
+        return Answer("refused", refusal.reason, holder=refusal.holder or "")
+    except JournalOrderViolation as disorder:
+        return Answer("nothing", "order", tail=disorder.tail_seq)
+    except StoreBusyError:
+        return Answer("nothing", "busy")
+    except StoreFullError:
+        return Answer("nothing", "full")
+    except OutcomeUnknownError:
+        return Answer("unknown")
+    return Answer("landed", granted=cast("Lease", value) if grants else None)

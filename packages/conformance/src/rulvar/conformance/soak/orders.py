@@ -1,0 +1,92 @@
+"""What the coordinator tells the processes: one small file, replaced as a whole.
+
+A process looks at it before every attempt, which costs one call to the operating system when
+nothing has changed. A file, because it can be read by a process that has just been thawed
+before it makes its next call, however long it was away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["Orders", "OrdersFile", "publish"]
+
+_NAME = "orders.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What is wanted at present.
+
+    ``runs`` and ``side_runs`` are those to fight for; ``frozen`` tells each process from when
+    to when it was stopped last; ``thin`` has what is still missing: cells as
+    ``"append stopped"``, takeovers as ``" stopped"``, acceptances as ``"append "``. ``strike``
+    is the share of attempts that are to be a dead tenure's.
+    """
+
+    runs: tuple[str, ...] = ()
+    side_runs: tuple[str, ...] = ()
+    frozen: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    thin: Mapping[str, int] = field(default_factory=dict)
+    strike: float = 0.5
+    ending: bool = False
+
+
+def publish(folder: Path, orders: Orders) -> None:
+    """Replace the file, in one step."""
+    fresh = folder / f"{_NAME}.new"
+    fresh.write_text(
+        json.dumps(
+            {
+                "runs": orders.runs,
+                "side_runs": orders.side_runs,
+                "frozen": dict(orders.frozen),
+                "thin": dict(orders.thin),
+                "strike": orders.strike,
+                "ending": orders.ending,
+            }
+        ),
+        encoding="utf-8",
+    )
+    fresh.replace(folder / _NAME)
+
+
+class OrdersFile:
+    """The file from a process's side."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _NAME
+        self._stamp: tuple[int, int] | None = None
+        self._orders = Orders()
+        self._parent = os.getppid()
+
+    def look(self) -> Orders:
+        """Return what is wanted now; the end, when whoever gives the orders is gone."""
+        stat = self._path.stat()
+        stamp = (stat.st_ino, stat.st_mtime_ns)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            found = cast("dict[str, object]", json.loads(self._path.read_bytes()))
+            self._orders = Orders(
+                runs=tuple(cast("list[str]", found["runs"])),
+                side_runs=tuple(cast("list[str]", found["side_runs"])),
+                frozen={
+                    process: (began, ended)
+                    for process, (began, ended) in cast(
+                        "dict[str, tuple[int, int]]", found["frozen"]
+                    ).items()
+                },
+                thin=cast("dict[str, int]", found["thin"]),
+                strike=cast("float", found["strike"]),
+                ending=cast("bool", found["ending"]),
+            )
+        if os.getppid() != self._parent:
+            return Orders(ending=True)
+        return self._orders

@@ -1,0 +1,29 @@
+"""What a process of a storm is told when it begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import random
+
+    from rulvar.conformance.soak.ground import Ground
+    from rulvar.conformance.soak.plan import Plan
+
+__all__ = ["Post"]
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """One life of one process: where it reports, and who it is."""
+
+    plan: Plan
+    ground: Ground
+    folder: str
+    process: int
+    life: int = 0
+
+    def choices(self) -> random.Random:
+        """Return the source of its choices."""
+        return self.plan.choices(self.process, self.life)

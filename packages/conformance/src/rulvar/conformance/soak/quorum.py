@@ -1,0 +1,80 @@
+"""When a storm is enough: what is still thin, by name, and never a pass while anything is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rulvar.conformance.soak.ground import Ground
+    from rulvar.conformance.soak.plan import Quorum
+    from rulvar.conformance.soak.progress import Progress
+
+__all__ = ["Thin", "shortfall", "thin_names"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Thin:
+    """One number that is below its minimum.
+
+    ``surface`` and ``death`` say which; a name in angle brackets stands for a whole.
+    """
+
+    surface: str
+    death: str
+    have: int
+    need: int
+
+    @property
+    def missing(self) -> int:
+        """How many are missing."""
+        return self.need - self.have
+
+    def __str__(self) -> str:
+        what = {
+            "<accepted>": "accepted mutations",
+            "<refused>": "refused mutations",
+            "<takeovers>": "takeovers",
+            "<stops>": "stops",
+            "<kills>": "kills",
+        }.get(self.surface)
+        if what is None and not self.surface:
+            what = f"takeovers from the {self.death}"
+        if what is None and not self.death:
+            what = f"{self.surface} accepted"
+        if what is None:
+            what = f"{self.surface} refused to the {self.death}"
+        return f"{what}: {self.have} of {self.need}"
+
+
+def shortfall(progress: Progress, ground: Ground, quorum: Quorum) -> list[Thin]:
+    """Return everything that is below its minimum, the thinnest first."""
+    faults, takeovers = progress.faults, progress.takeovers
+    mutations = sum(progress.accepted[op] for op in ground.surfaces)
+    numbers = [
+        Thin("<accepted>", "", mutations, quorum.accepted),
+        Thin("<refused>", "", progress.refusals, quorum.refused),
+        Thin("<takeovers>", "", takeovers.total(), quorum.takeovers),
+        Thin("<stops>", "", faults["stopped"], quorum.stops),
+        Thin("<kills>", "", faults["killed"], quorum.kills),
+        *(
+            Thin(op, "", progress.accepted[op], quorum.per_surface)
+            for op in (*ground.surfaces, *ground.grants)
+        ),
+        *(
+            Thin(op, death, progress.refused[op, death], quorum.per_cell)
+            for op, death in ground.cells
+        ),
+        *(Thin("", death, takeovers[death], quorum.per_death) for death in ground.fatal),
+    ]
+    thin = [each for each in numbers if each.missing > 0]
+    return sorted(thin, key=lambda each: each.have / each.need)
+
+
+def thin_names(thin: list[Thin]) -> dict[str, int]:
+    """Return what the processes are told: names of cells to what is missing there."""
+    return {
+        f"{each.surface} {each.death}": each.missing
+        for each in thin
+        if not each.surface.startswith("<")
+    }

@@ -1,0 +1,473 @@
+"""What one process of a storm does, until it is told to end or is killed.
+
+It fights for runs, works on those that it was granted, and goes on with every lease that has
+died: a tenure that was stopped, put to sleep, seized or given back strikes with all that it
+can, as a holder that does not know. What befalls it by its own doing is in `misfortune`.
+
+All its mutations come from one thread, one after the other; renewals come from a second one,
+as a worker's do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rulvar.conformance.soak.desk import Blow, Desk
+from rulvar.conformance.soak.history import Recorder, now
+from rulvar.conformance.soak.misfortune import WrongClock, block, calibrate, stall
+from rulvar.conformance.soak.orders import OrdersFile
+from rulvar.conformance.soak.tenures import Tenure, inherit
+from rulvar.core.records import Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rulvar.conformance.soak.desk import Answer
+    from rulvar.conformance.soak.history import Operation
+    from rulvar.conformance.soak.orders import Orders
+    from rulvar.conformance.soak.post import Post
+    from rulvar.core.stores import Stores
+
+__all__ = ["OPERATOR", "storm"]
+
+OPERATOR = "operator-"
+"""How the owner string of whoever seizes a live lease begins."""
+
+_LIVE = 3
+_KEPT_DEAD = 10
+_BLOBS = ("turn", "state", "deep/er")
+_ENDINGS = frozenset({"release", "delete", "delete_whole_run"})
+_WEIGHTS: dict[Operation, float] = {
+    "append": 6,
+    "put_meta": 2,
+    "blob-put": 2,
+    "blob-delete": 1,
+    "renew": 0.5,
+}
+
+
+def storm(stores: Stores, tell: Callable[[object], None], post: Post) -> None:
+    """Storm until the end is ordered: what the kit's child process is asked to run."""
+    del tell  # everything is said in the report
+    worker = _Worker(stores, post)
+    try:
+        worker.run()
+    finally:
+        worker.close()
+
+
+class _Worker:
+    def __init__(self, stores: Stores, post: Post) -> None:
+        self._plan = post.plan
+        self._ground = post.ground
+        self.folder = Path(post.folder)
+        self._process = post.process
+        self._life = post.life
+        self.ttl_ns = post.plan.lease_ttl_ms * 1_000_000
+        self._owner = f"w{post.process}"
+        self._choices = post.choices()
+        self._recorder = Recorder(self.folder, post.process, post.life)
+        self._desk = Desk(stores, self._recorder, blobs=post.ground.blobs)
+        self._clock = WrongClock(self._recorder, post.process, self._choices)
+        self._orders_file = OrdersFile(self.folder)
+        self._orders: Orders = self._orders_file.look()
+        self._live: list[Tenure] = []
+        self._asleep: list[tuple[int, Tenure]] = []
+        self._dead: dict[str, deque[Tenure]] = {}
+        self._bursts: deque[tuple[Tenure, int]] = deque()
+        self._held_since: dict[str, int] = {}
+        self._not_before: dict[str, int] = {}
+        self._next_misfortune = 0
+        self._speed = 0.0
+        self._keeper = _Keeper(self)
+
+    # --- the loop -----------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Storm until the end is ordered."""
+        self._speed = calibrate()
+        self._inherit()
+        self._plan_misfortune()
+        self._keeper.start()
+        while self._turn():
+            self._keeper.check()
+
+    def close(self) -> None:
+        """End the second thread, then the report."""
+        self._keeper.end()
+        self._recorder.close()
+
+    def _turn(self) -> bool:
+        self._orders = self._orders_file.look()
+        if self._orders.ending:
+            return False
+        self._notice_freeze()
+        if self._clock.turn_back():
+            self._mark_live("clock")
+        instant = now()
+        self._wake(instant)
+        if instant >= self._next_misfortune:
+            self._misfortune()
+        elif self._bursts and self._chance(0.8):
+            self._go_on_striking()
+        elif self._chance(self._orders.strike):
+            self._strike()
+        else:
+            self._work(instant)
+        return True
+
+    def _chance(self, probability: float) -> bool:
+        return self._choices.random() < probability
+
+    def _inherit(self) -> None:
+        if self._life == 1:
+            return
+        for each in inherit(self.folder, self._process, self._life - 1):
+            tenure = self._tenure(each.lease)
+            tenure.death = "killed"
+            if not each.looked and (look := self._desk.look(each.lease)) is not None:
+                tenure.tail = look.tail
+            # Some go on at once, under a lease that may still be live; some wait.
+            wait = self._choices.choice((0.0, 0.0, 0.6, 1.2))
+            self._asleep.append((now() + int(wait * self.ttl_ns), tenure))
+
+    def _notice_freeze(self) -> None:
+        frozen = self._orders.frozen.get(str(self._process))
+        if frozen is None:
+            return
+        for tenure in self._known():
+            tenure.mark_if_run_out("stopped", self.ttl_ns, *frozen)
+        for tenure in [each for each in self._live if each.death == "stopped"]:
+            self._bury(tenure, self._choices.randrange(8, 24))
+
+    def _known(self) -> list[Tenure]:
+        unknown = self._dead.get("", ())
+        return [*self._live, *(tenure for _, tenure in self._asleep), *unknown]
+
+    def _mark_live(self, death: str) -> None:
+        for tenure in self._live:
+            tenure.death = tenure.death or death
+
+    def _wake(self, instant: int) -> None:
+        for entry in [each for each in self._asleep if each[0] <= instant]:
+            self._asleep.remove(entry)
+            tenure = entry[1]
+            tenure.mark_if_run_out("stalled", self.ttl_ns, instant, instant)
+            self._bury(tenure, self._choices.randrange(8, 24))
+
+    # --- taking runs --------------------------------------------------------------------------
+
+    def _tenure(self, lease: Lease) -> Tenure:
+        ops = [op for op in _WEIGHTS if op in self._ground.surfaces]
+        some = [op for op in ops if self._chance(0.6)] or ["append"]
+        return Tenure(
+            lease,
+            lease.run_id in self._orders.side_runs,
+            now(),
+            weights={op: _WEIGHTS[op] for op in some},
+            until=now() + int(self._choices.uniform(0.1, 0.7) * self.ttl_ns),
+            death="clock" if self._clock.wrong else "",
+        )
+
+    def _begin(self, lease: Lease) -> None:
+        """Look at a run that was just granted, and work on it from then on."""
+        tenure = self._tenure(lease)
+        self._held_since.pop(lease.run_id, None)
+        look = self._desk.look(lease)
+        if look is None:
+            self._bury(tenure, 4)
+            return
+        tenure.tail = look.tail
+        tenure.blobs = set(look.blobs)
+        self._live.append(tenure)
+
+    def _take(self, instant: int) -> None:
+        side = self._chance(0.35)
+        mine = {tenure.lease.run_id for tenure in self._live}
+        mine |= {tenure.lease.run_id for _, tenure in self._asleep}
+        # Now and then it asks for what it has: no lease is granted twice.
+        again = self._chance(0.02)
+        runs = self._orders.side_runs if side else self._orders.runs
+        free = [
+            run_id
+            for run_id in runs
+            if (again or run_id not in mine) and self._not_before.get(run_id, 0) <= instant
+        ]
+        if not free:
+            self._strike()
+            return
+        run_id = self._choices.choice(free)
+        answer = self._desk.acquire(run_id, self._owner)
+        if answer.granted is not None:
+            self._begin(answer.granted)
+            return
+        wait = self._choices.uniform(0.01, 0.1)
+        self._not_before[run_id] = now() + int(wait * self.ttl_ns)
+        since = self._held_since.setdefault(run_id, instant)
+        if answer.reason == "held" and run_id not in mine:
+            stuck = instant - since > 4 * self.ttl_ns
+            if stuck or self._chance(self._wish("seize ", " seized", usual=0.03)):
+                self._seize(run_id)
+
+    def _wish(self, *names: str, usual: float) -> float:
+        """Return a probability that is larger when one of these is thin."""
+        return min(0.9, usual * 6) if any(name in self._orders.thin for name in names) else usual
+
+    def _seize(self, run_id: str) -> None:
+        """Take a live lease away, as an operator."""
+        if not self._ground.seizes:
+            return
+        holder, live = self._desk.holder(run_id)
+        if not live or holder == self._owner:
+            return
+        answer = self._desk.seize(run_id, f"{OPERATOR}{self._process}")
+        if answer.granted is not None:
+            self._begin(answer.granted)
+
+    # --- working ------------------------------------------------------------------------------
+
+    def _work(self, instant: int) -> None:
+        if not self._live or (len(self._live) < _LIVE and self._chance(0.15)):
+            self._take(instant)
+            return
+        tenure = self._choices.choice(self._live)
+        if instant < tenure.until:
+            self._make(tenure, self._pick(tenure.weights))
+        else:
+            self._finish(tenure, instant)
+
+    def _pick(self, weights: Mapping[Operation, float]) -> Operation:
+        thin = self._orders.thin
+        shares = [weights[op] * (4 if f"{op} " in thin else 1) for op in weights]
+        return self._choices.choices(list(weights), shares)[0]
+
+    def _finish(self, tenure: Tenure, instant: int) -> None:
+        deletes = self._ground.deletes
+        if tenure.side and deletes and self._chance(0.6):
+            self._make(tenure, self._choices.choice(deletes))
+        elif self._clock.ahead or self._chance(0.5):
+            self._make(tenure, "release")
+        elif self._chance(0.6):
+            # It sleeps while others work: nobody renews it.
+            self._live.remove(tenure)
+            wait = self._choices.uniform(1.02, 2.0)
+            self._asleep.append((tenure.renewed_at + int(wait * self.ttl_ns), tenure))
+        else:
+            tenure.until = instant + int(self._choices.uniform(0.5, 1.5) * self.ttl_ns)
+
+    def _blow(self, tenure: Tenure, *, far: bool = False) -> Blow:
+        size = 0
+        if self._chance(0.2):
+            size = self._choices.randrange(1, 400_000 if self._chance(0.1) else 65_536)
+        # Gaps are allowed. Without them nothing late could ever land above the tail.
+        gap = 1 << self._choices.randrange(21, 32) if far else 1
+        if not far and self._chance(0.6):
+            gap = 1 << self._choices.randrange(1, 20)
+        tenure.count += 1
+        return Blow(
+            tenure.lease.run_id,
+            tenure.lease,
+            tenure.death,
+            tenure.count,
+            tenure.tail + gap,
+            self._choices.choice(_BLOBS),
+            size,
+        )
+
+    def _make(self, tenure: Tenure, op: Operation) -> None:
+        """Make one mutation under a lease that it believes to be live."""
+        blow = self._blow(tenure)
+        if op == "blob-delete" and tenure.blobs and self._chance(0.8):
+            blow = blow._replace(target=self._choices.choice(sorted(tenure.blobs)))
+        answer = self._desk.strike(op, blow)
+        self._learn(tenure, op, blow, answer)
+        if answer.outcome == "refused":
+            self._lose(tenure, answer)
+
+    def _learn(self, tenure: Tenure, op: Operation, blow: Blow, answer: Answer) -> None:
+        if answer.reason == "order":
+            # Somebody has written above it: under a live lease that is for the referee.
+            tenure.tail = max(tenure.tail + (1 << 33), answer.tail or 0)
+        elif op == "append" and answer.outcome in {"landed", "unknown"}:
+            tenure.tail = blow.seq
+        elif not answer.landed:
+            return
+        elif op == "renew":
+            tenure.renewed_at = now()
+        elif op == "blob-put":
+            tenure.blobs.add(blow.target)
+        elif op == "blob-delete":
+            tenure.blobs.discard(blow.target)
+        elif op in _ENDINGS:
+            tenure.death = "released" if op == "release" else "deleted"
+            self._bury(tenure, self._choices.randrange(2, 8))
+
+    def _lose(self, tenure: Tenure, answer: Answer) -> None:
+        """Learn that a lease is dead, and why where that can be told."""
+        if answer.reason == "superseded" and not tenure.death:
+            holder = answer.holder or self._desk.holder(tenure.lease.run_id)[0]
+            if holder.startswith(OPERATOR):
+                tenure.death = "seized"
+        if answer.reason == "expired" and "revive" in self._ground.surfaces:
+            self._blow_with(tenure, "revive")
+        self._bury(tenure, self._choices.randrange(6, 16))
+
+    def _bury(self, tenure: Tenure, strikes: int) -> None:
+        """Keep a dead tenure, which goes on all the same."""
+        if tenure in self._live:
+            self._live.remove(tenure)
+        kept = self._dead.setdefault(tenure.death, deque(maxlen=_KEPT_DEAD))
+        kept.append(tenure)
+        self._bursts.append((tenure, strikes))
+
+    # --- striking -----------------------------------------------------------------------------
+
+    def _go_on_striking(self) -> None:
+        tenure, left = self._bursts.popleft()
+        if left > 1:
+            self._bursts.append((tenure, left - 1))
+        self._blow_with(tenure, self._surface(tenure.death))
+
+    def _surface(self, death: str) -> Operation:
+        """Choose what to strike with, most often what is thin."""
+        thin = self._orders.thin
+        surfaces = [
+            op
+            for op in self._ground.surfaces
+            if not (death == "foreign" and op in {"renew", "release", "revive"})
+        ]
+        shares = [1 + min(30, thin.get(f"{op} {death}", 0)) for op in surfaces]
+        return self._choices.choices(surfaces, shares)[0]
+
+    def _strike(self) -> None:
+        """Strike with some dead, forged or foreign lease."""
+        kinds = [death for death, kept in self._dead.items() if kept]
+        kinds += ["forged", "foreign"]
+        wanted = {name.partition(" ")[2] for name in self._orders.thin}
+        death = self._choices.choices(kinds, [4 if kind in wanted else 1 for kind in kinds])[0]
+        if death in self._dead:
+            tenure = self._choices.choice(self._dead[death])
+            self._blow_with(tenure, self._surface(tenure.death))
+            return
+        known = self._live or [each for kept in self._dead.values() for each in kept]
+        if not known:
+            self._take(now())
+            return
+        tenure = self._choices.choice(known)
+        blow = self._blow(tenure, far=True)._replace(death=death)
+        if death == "forged":
+            blow = blow._replace(lease=self._forge(tenure.lease))
+        else:
+            others = [each for each in self._orders.runs if each != tenure.lease.run_id]
+            if not self._live or not others:
+                return
+            blow = blow._replace(run_id=self._choices.choice(others))
+        self._desk.strike(self._surface(death), blow)
+
+    def _forge(self, lease: Lease) -> Lease:
+        if self._chance(0.5):
+            return Lease(run_id=lease.run_id, owner=f"forger-{self._process}", epoch=lease.epoch)
+        return Lease(run_id=lease.run_id, owner=lease.owner, epoch=lease.epoch + 1_000_000)
+
+    def _blow_with(self, tenure: Tenure, op: Operation) -> None:
+        """Strike with a tenure that is dead, as far as anybody knows."""
+        blow = self._blow(tenure, far=True)
+        answer = self._desk.strike(op, blow)
+        if answer.granted is not None:
+            self._begin(answer.granted)
+        elif answer.landed and op in _ENDINGS:
+            # It was alive: its process was killed and came back, or its clock is wrong.
+            for kept in self._dead.values():
+                if tenure in kept:
+                    kept.remove(tenure)
+            self._learn(tenure, op, blow, answer)
+        elif answer.landed:
+            self._learn(tenure, op, blow, answer)
+
+    # --- misfortune ---------------------------------------------------------------------------
+
+    def _plan_misfortune(self) -> None:
+        pause_s = self._choices.expovariate(1.0) * self._plan.lease_ttl_ms / 1000 * 2
+        self._next_misfortune = now() + int(pause_s * 1e9)
+
+    def _misfortune(self) -> None:
+        kinds = ("stalled", "blocked", "clock", "seized")
+        thin = self._orders.thin
+        shares = [5 if f" {kind}" in thin else 1 for kind in kinds]
+        kind = self._choices.choices(kinds, shares)[0]
+        length_s = self._plan.lease_ttl_ms / 1000 * self._choices.uniform(1.05, 1.8)
+        if kind == "seized":
+            for run_id in self._choices.sample(self._orders.runs, min(3, len(self._orders.runs))):
+                if all(run_id != tenure.lease.run_id for tenure in self._live):
+                    self._seize(run_id)
+        elif kind == "clock":
+            if not self._clock.wrong:
+                self._clock.turn(self.ttl_ns)
+                self._mark_live("clock")
+        elif self._live:
+            if kind == "stalled":
+                with self._keeper.away():
+                    began, ended = stall(length_s)
+            else:
+                began, ended = block(length_s, self._speed)
+            self._recorder.fault(kind, self._process, began, ended)
+            for tenure in list(self._live):
+                tenure.mark_if_run_out(kind, self.ttl_ns, ended, ended)
+                if tenure.death == kind:
+                    self._bury(tenure, self._choices.randrange(8, 24))
+        self._plan_misfortune()
+
+    # --- the keeper's view --------------------------------------------------------------------
+
+    def renew_all(self, orders: Orders) -> None:
+        """Renew what is live: from the second thread."""
+        frozen = orders.frozen.get(str(self._process))
+        for tenure in tuple(self._live):
+            if frozen is not None:
+                tenure.mark_if_run_out("stopped", self.ttl_ns, *frozen)
+            lease = tenure.lease
+            blow = Blow(lease.run_id, lease, tenure.death, 0, 0, "", 0)
+            # Its first thread learns of a refusal by itself.
+            if self._desk.strike("renew", blow).landed:
+                tenure.renewed_at = now()
+
+
+class _Keeper:
+    """The second thread: it renews, as a worker's own does, unless the process is away."""
+
+    def __init__(self, worker: _Worker) -> None:
+        self._worker = worker
+        self._ended = threading.Event()
+        self._turn = threading.Lock()
+        self._error: BaseException | None = None
+        self._orders_file = OrdersFile(worker.folder)
+        self._every_s = worker.ttl_ns / 4e9
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def away(self) -> threading.Lock:
+        """Return what keeps it from renewing while it is held."""
+        return self._turn
+
+    def check(self) -> None:
+        """Raise what it met."""
+        if self._error is not None:
+            raise self._error
+
+    def end(self) -> None:
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(10)
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.wait(self._every_s):
+                with self._turn:
+                    self._worker.renew_all(self._orders_file.look())
+        except BaseException as error:  # noqa: BLE001 - the first thread raises it
+            self._error = error
