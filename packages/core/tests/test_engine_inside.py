@@ -89,7 +89,7 @@ def test_calls_from_inside_use_the_segments_own_lease() -> None:
     assert store.list_leases(None, 1) == []
 
 
-@pytest.mark.parametrize("ask", ["cancel", "delete_run", "resolve", "resume"])
+@pytest.mark.parametrize("ask", ["cancel", "delete_run", "prune_run", "resolve", "resume"])
 @pytest.mark.parametrize("thread", [False, True], ids=["task", "thread"])
 @pytest.mark.parametrize("other_engine", [False, True], ids=["same", "other"])
 def test_a_superseded_segment_is_refused_from_inside_and_gets_no_fresh_lease(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rulvar.core.audit import audit_run
 from rulvar.core.engine import Engine, RetentionPolicy, Worker, workflow
 from rulvar.core.engine.turns import Compaction, Done, GoOn
 from rulvar.core.errors import (
@@ -25,7 +26,7 @@ from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rulvar.core.engine import Context, RetentionReport
+    from rulvar.core.engine import Context, PruneReport, RetentionReport
     from rulvar.core.testing import StoreCall
 
 DAY_MS = 24 * 3600 * 1000
@@ -360,6 +361,73 @@ def test_pruning_deletes_exactly_what_completed_turns_left() -> None:
         async with Engine(bench.watched, [loops], clock=bench.clock, linger_ms=0) as engine:
             await engine.resolve("r", "ok")
             assert (await engine.resume("r")).value == "over"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("thread", [False, True], ids=["task", "thread"])
+def test_a_run_prunes_itself_under_its_own_lease(thread: bool) -> None:
+    bench = Bench()
+    reports: list[PruneReport] = []
+
+    async def pruned() -> None:
+        reports.append(await engine.prune_run("r"))
+
+    def in_a_thread() -> None:
+        asyncio.run(pruned())
+
+    @workflow
+    async def prunes(ctx: Context) -> object:
+        ended = await ctx.turns("done", turn, [])
+        await ctx.step("prune", in_a_thread if thread else pruned)
+        return ended.result
+
+    engine: Engine
+
+    async def main() -> None:
+        nonlocal engine
+        async with Engine(bench.watched, [prunes], clock=bench.clock) as engine:
+            assert (await engine.run(prunes, run_id="r")).value == "over"
+
+    asyncio.run(main())
+    [report] = reports
+    [seq] = [e.seq for e in entries(bench) if e.kind == "turns" and e.ref is None]
+    assert report.deleted == (f"r/ckpt/{seq}",)
+    changes = bench.watched.changes()
+    assert [call.method for call in changes].count("acquire") == 1
+    deletions = [call for call in changes if call.method == "delete"]
+    [lease] = {call.lease for call in changes if call.method == "append"}
+    assert [call.lease for call in deletions] == [lease]
+
+
+def test_what_a_failed_try_left_is_pruned_once_its_retry_is_complete() -> None:
+    bench = Bench()
+    broken = True
+
+    def fails(state: object, number: int) -> GoOn[object] | Done[object]:
+        if number == 4 and broken:
+            message = "it breaks"
+            raise ValueError(message)
+        return Done("over") if number == 5 else GoOn([state, number])
+
+    @workflow
+    async def retried(ctx: Context) -> object:
+        compact = Compaction(when=lambda _state, count: count == 2, make=lambda _s, _c: "short")
+        return (await ctx.turns("loop", fails, [], compact=compact)).result
+
+    async def main() -> None:
+        nonlocal broken
+        async with Engine(bench.watched, [retried], clock=bench.clock) as engine:
+            assert (await engine.run(retried, run_id="r")).status == "error"
+            assert (await engine.prune_run("r")).deleted == ()
+            broken = False
+            assert (await engine.resume("r", retry_failed=True)).value == "over"
+            first, second = (e.seq for e in entries(bench) if e.kind == "turns" and e.ref is None)
+            there = {ref for ref in bench.store.snapshot().blobs if "/source" not in ref}
+            assert there >= {f"r/ckpt/{first}", f"r/ckpt/{second}", f"r/summary/{first}/2"}
+            audited = audit_run(bench.stores, "r")
+            assert (audited.verdict, audited.blobs) == ("consistent", ())
+            assert set((await engine.prune_run("r")).deleted) == there
 
     asyncio.run(main())
 

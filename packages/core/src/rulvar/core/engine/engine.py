@@ -25,7 +25,7 @@ from rulvar.core.engine.loops import on_loop
 from rulvar.core.engine.ownership import BorrowedRun
 from rulvar.core.engine.parts import Parts
 from rulvar.core.engine.reads import Reads
-from rulvar.core.engine.retention import apply_retention, prune
+from rulvar.core.engine.retention import apply_retention, prune, prune_inside
 from rulvar.core.engine.segment import CURRENT
 from rulvar.core.engine.settings import (
     choice,
@@ -324,10 +324,13 @@ class Engine:
 
         Exact references only. ``lease`` is the caller's own; without one a brief lease is
         taken. Raises `LeaseHeldError` (``held``) while somebody has the run, `ConfigError`
-        for one that never began, `JournalCompatibilityError` for another generation's.
+        for one that never began, `JournalCompatibilityError` for another generation's. From
+        inside the run it goes through the segment's own lease.
         """
         check_run_id(run_id)
-        self._inside(run_id)  # a segment that has lost its run begins nothing
+        inside = self._inside(run_id)
+        if inside is not None and lease is None:
+            return await on_loop(inside.loop, inside.through_door(prune_inside))
         if lease is None and run_id in self._live:
             raise self._held(run_id)
         return await self._briefly(run_id, lease, prune)

@@ -16,19 +16,27 @@ from rulvar.core.engine.boot import read_run
 from rulvar.core.engine.control_calls import briefly, check_no_live_child
 from rulvar.core.engine.ownership import OwnedRun
 from rulvar.core.errors import ConfigError, LeaseHeldError, RulvarError
-from rulvar.core.journal import referenced_blobs
+from rulvar.core.journal import read_journal, referenced_blobs
 from rulvar.core.records import TERMINAL_STATUSES, RunFilter
 from rulvar.core.wire import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from rulvar.core.engine.door import Door
     from rulvar.core.engine.ownership import Ownership
     from rulvar.core.engine.parts import Parts
+    from rulvar.core.journal import JournalEntry
     from rulvar.core.records import RunMeta
 
-__all__ = ["PruneReport", "RetentionPolicy", "RetentionReport", "apply_retention", "prune"]
+__all__ = [
+    "PruneReport",
+    "RetentionPolicy",
+    "RetentionReport",
+    "apply_retention",
+    "prune",
+    "prune_inside",
+]
 
 _PAGE = 200
 
@@ -91,12 +99,24 @@ def prune(parts: Parts, door: Door, ownership: Ownership) -> PruneReport:
     if state.start is None:
         message = f"run {door.run_id!r} is not in this store, or never began"
         raise ConfigError(message)
-    there = set(parts.reads.refs(door.run_id))
-    deleted: list[str] = []
-    for ref in referenced_blobs(door.run_id, state.entries).prunable():
-        if ref in there:
-            door.delete_blob(ref)
-            deleted.append(ref)
+    return _prune(parts, door, state.entries)
+
+
+def prune_inside(parts: Parts, door: Door) -> PruneReport:
+    """Prune a run from the inside, through the door of its segment. Raises as `prune`.
+
+    What is read may be a moment old: a call that has begun since needs nothing of what was
+    complete by then.
+    """
+    records = parts.reads.load(door.run_id)
+    return _prune(parts, door, read_journal(door.run_id, records))
+
+
+def _prune(parts: Parts, door: Door, entries: Sequence[JournalEntry]) -> PruneReport:
+    references = referenced_blobs(door.run_id, entries)
+    deleted = references.prunable(parts.reads.refs(door.run_id))
+    for ref in deleted:
+        door.delete_blob(ref)
     return PruneReport(run_id=door.run_id, deleted=tuple(deleted))
 
 

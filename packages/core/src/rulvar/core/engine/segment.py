@@ -15,7 +15,7 @@ import asyncio
 from contextvars import ContextVar
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rulvar.core.engine.control import SegmentEnded
 from rulvar.core.engine.outcome import Failure
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from rulvar.core.engine.replay import Replay
 
 __all__ = ["CURRENT", "Ending", "Segment", "child_is_live"]
+
+T = TypeVar("T")
 
 CURRENT: ContextVar[Segment | None] = ContextVar("rulvar_segment", default=None)
 """The segment whose body, branch or step is running here; threads of steps inherit it."""
@@ -442,13 +444,18 @@ class Segment:
         self.check()
         for child_id in self.children:
             raise child_is_live(self.run_id, child_id)
+        await self.through_door(lambda _parts, door: door.delete_run())
+        self.end(Ending.DELETED)
+
+    async def through_door(self, act: Callable[[Parts, Door], T]) -> T:
+        """Do something to the run from the inside, under the segment's own lease."""
+        self.check()
         try:
-            await self.store.call(self.door.delete_run)
+            return await self.store.call(partial(act, self.parts, self.door))
         except SupersededError as error:
             self.lose(error)
             self.end(Ending.LOST)
             raise SegmentEnded(_WHY[Ending.LOST]) from error
-        self.end(Ending.DELETED)
 
     def drain(self) -> None:
         """Begin no further call; stop when those under way have been journalled."""

@@ -7,14 +7,15 @@ what ``run_start`` names       ``run_start``                                yes 
 ``<run>/ckpt/<seq>``           a ``turns`` call that may go on from it      no       yes
 ``<run>/summary/<seq>/<n>``    the same: its checkpoint may name any        no       yes
 ``<run>/ckpt/<seq>``           a ``turns`` call that is complete            no       no
+the same two                   a failed one whose retry is complete         no       no
 ``<run>/summary/<seq>/<n>``    the answer of a complete one, by name        no       no
 what a ``worktree`` returned   the answer of a ``worktree`` call, by name   yes      yes
 ============================== ============================================ ======== ======
 
 A ``turns`` call may go on while it is not answered, and after it has failed: a retry begins
-at its checkpoint. What is not needed any more is what pruning deletes, and nothing else.
-A reference that is not required may be absent: a loop that crashed in its first turn has no
-checkpoint. Refs are compared whole, never by prefix.
+at its checkpoint, until one retry is complete. What is not needed any more is what pruning
+deletes, and nothing else. A reference that is not required may be absent: a loop that crashed
+in its first turn has no checkpoint. Refs are compared whole, never by prefix.
 """
 
 from __future__ import annotations
@@ -54,24 +55,35 @@ class BlobReferences:
     """Every blob that a journal refers to.
 
     ``named`` are the references by ref. ``unanswered`` are the seqs of the ``turns`` calls
-    that may go on from a checkpoint, whose summaries only the checkpoint can name.
+    that may go on from a checkpoint, whose summaries only the checkpoint can name;
+    ``outlived`` those that failed and whose retry is complete, so that no answer names theirs.
     """
 
     run_id: str
     named: Mapping[str, BlobReference] = field(default_factory=dict)
     unanswered: frozenset[int] = frozenset()
+    outlived: frozenset[int] = frozenset()
 
-    def prunable(self) -> list[str]:
-        """Return the exact refs that completed calls no longer need, in their order."""
-        return [reference.ref for reference in self.named.values() if not reference.needed]
+    def prunable(self, there: Iterable[str]) -> list[str]:
+        """Return which of the refs that are there no completed call needs, in that order."""
+        return [ref for ref in there if self._is_prunable(ref)]
 
-    def keeps(self, ref: str) -> bool:
-        """Whether the run still needs the blob, or may need it."""
-        if ref in self.named:
-            return True
+    def _is_prunable(self, ref: str) -> bool:
+        named = self.named.get(ref)
+        if named is not None:
+            return not named.needed
+        return self._loop_of_summary(ref) in self.outlived
+
+    def _loop_of_summary(self, ref: str) -> int | None:
         run_id, _, name = ref.partition("/")
         summary = _SUMMARY.match(name)
-        return run_id == self.run_id and summary is not None and int(summary[1]) in self.unanswered
+        return int(summary[1]) if summary is not None and run_id == self.run_id else None
+
+    def keeps(self, ref: str) -> bool:
+        """Whether the blob is the run's: it needs it, may need it, or leaves it to pruning."""
+        if ref in self.named:
+            return True
+        return self._loop_of_summary(ref) in self.unanswered | self.outlived
 
 
 def referenced_blobs(run_id: str, entries: Iterable[JournalEntry]) -> BlobReferences:
@@ -79,15 +91,21 @@ def referenced_blobs(run_id: str, entries: Iterable[JournalEntry]) -> BlobRefere
 
     Only a journal inside the hash version window tells: another engine has its own refs.
     """
+    tries: dict[int, tuple[str, str, int]] = {}
     unanswered: set[int] = set()
     complete: set[int] = set()
+    outlived: set[int] = set()
     found: list[BlobReference] = []
     for entry in entries:
         if entry.kind == "turns" and entry.ref is None:
             unanswered.add(entry.seq)
+            tries[entry.seq] = entry.identity
         elif entry.ref in unanswered and entry.status != "error":
             unanswered.discard(entry.ref)
             complete.add(entry.ref)
+            before = {seq for seq in unanswered if tries[seq] == tries[entry.ref]}
+            unanswered -= before
+            outlived |= before
         found.extend(_named_by(entry))
     found.extend(
         BlobReference(
@@ -97,12 +115,13 @@ def referenced_blobs(run_id: str, entries: Iterable[JournalEntry]) -> BlobRefere
             required=False,
             needed=seq in unanswered,
         )
-        for seq in sorted(unanswered | complete)
+        for seq in sorted(unanswered | complete | outlived)
     )
     return BlobReferences(
         run_id=run_id,
         named={reference.ref: reference for reference in found},
         unanswered=frozenset(unanswered),
+        outlived=frozenset(outlived),
     )
 
 
