@@ -1,0 +1,35 @@
+"""Kill points: a process dies at every store call, and another one finishes what it began.
+
+    from rulvar.conformance import UrlSubject
+    from rulvar.conformance.kill_points import kill_points
+
+    report = kill_points(UrlSubject("acme:///runs.db"))
+    print(report.text())
+
+Nobody picks the points: the n-th call kills its own process (SIGKILL, really), before it is
+made or when it has been answered, for n = 1, 2, 3, until a run makes fewer calls than that and
+finishes unharmed. After each death a fresh process takes over and finishes through the
+engine's public calls, and a third one judges.
+
+Reading order: `workloads` (the table), `witness` (what a process notes, and where it dies),
+`ledger` and `judge` (what must be true, without any I/O), `roles` (what each process does),
+`forks` (where they come from), `runner`.
+"""
+
+from __future__ import annotations
+
+from rulvar.conformance.kill_points.report import Failure, KillPointReport, WorkloadReport
+from rulvar.conformance.kill_points.runner import Death, kill_points
+from rulvar.conformance.kill_points.witness import KillPoint
+from rulvar.conformance.kill_points.workloads import WORKLOADS, Workload
+
+__all__ = [
+    "WORKLOADS",
+    "Death",
+    "Failure",
+    "KillPoint",
+    "KillPointReport",
+    "Workload",
+    "WorkloadReport",
+    "kill_points",
+]

@@ -1,0 +1,133 @@
+"""``rulvar kill-points``: what the entry point of the group ``rulvar.commands`` names."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from rulvar.conformance.kill_points.runner import kill_points
+from rulvar.conformance.kill_points.workloads import WORKLOADS
+from rulvar.conformance.subject import UrlSubject
+
+if TYPE_CHECKING:
+    from rulvar.conformance.kill_points.runner import Death
+    from rulvar.conformance.kill_points.witness import Side
+
+__all__ = ["kill_points_command"]
+
+_LINE_EVERY_S = 5.0
+
+
+class _Watcher:
+    """Shows how far it is on standard error: one changing line, or a line now and then."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tty = sys.stderr.isatty()
+        self._told_at = time.monotonic()
+        self._deaths = 0
+        self._failed = 0
+
+    def __call__(self, death: Death) -> None:
+        with self._lock:
+            self._deaths += death.died
+            self._failed += bool(death.findings)
+            where = "unharmed" if death.kill is None else f"{death.kill.side} {death.kill.at}"
+            text = f"{self._deaths} deaths, {self._failed} amiss; {death.workload}: {where}"
+            if self._tty:
+                sys.stderr.write(f"\r{text + ' ' + death.call:<78.78}")
+            elif time.monotonic() - self._told_at >= _LINE_EVERY_S:
+                self._told_at = time.monotonic()
+                sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """Leave an empty line where the changing one was."""
+        if self._tty:
+            sys.stderr.write(f"\r{'':<78}\r")
+
+
+def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    # The command line that this command is added to has a switch of that name.
+    if value and hasattr(context.obj, "debug"):
+        context.obj.debug = True
+
+
+_NAMES = click.Choice([workload.name for workload in WORKLOADS])
+
+
+@click.command("kill-points")
+@click.argument("url", required=False)
+@click.option("--list", "listing", is_flag=True, help="Show the workloads and leave.")
+@click.option("--workload", multiple=True, type=_NAMES, help="Only this one; repeatable.")
+@click.option("--exclude", multiple=True, type=_NAMES, help="Leave this one out; repeatable.")
+@click.option("--at", type=int, metavar="N", help="Only the N-th store call.")
+@click.option("--side", type=click.Choice(["before", "after"]), help="With --at: only this side.")
+@click.option("--per-kind", type=int, metavar="N", help="Only N deaths per kind of call and side.")
+@click.option("--jobs", type=int, default=1, show_default=True, help="Workloads at a time.")
+@click.option("--stop", is_flag=True, help="End a workload at its first failure.")
+@click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_debug,
+    help="Show the traceback of an error.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.pass_context
+def kill_points_command(  # noqa: PLR0917 - click passes them by name
+    context: click.Context,
+    url: str | None,
+    listing: bool,
+    workload: tuple[str, ...],
+    exclude: tuple[str, ...],
+    at: int | None,
+    side: str | None,
+    per_kind: int | None,
+    jobs: int,
+    stop: bool,
+    as_json: bool,
+) -> None:
+    """Kill a process at every store call over URL; another one must finish its work.
+
+    Leaves with 0 only when every workload was killed at every point that was asked for,
+    recovered each time, and finished unharmed once. A relative path, and @tmp@, are put into
+    a new folder for every death. Nothing is left to chance: there is no seed.
+
+    \b
+    Examples:
+      rulvar kill-points sqlite:///runs.db --jobs 2
+      rulvar kill-points sqlite:///runs.db --per-kind 1
+      rulvar kill-points acme:///runs.db --workload turns --at 17 --side after
+      rulvar kill-points --list
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    if listing:
+        width = max(len(each.name) for each in WORKLOADS)
+        for each in WORKLOADS:
+            click.echo(f"{each.name:<{width}}  {each.about}")
+        return
+    if url is None:
+        message = "a store's URL is missing, as in sqlite:///runs.db"
+        raise click.UsageError(message, context)
+    watcher = _Watcher()
+    try:
+        report = kill_points(
+            UrlSubject(url),
+            workloads=workload or None,
+            exclude=exclude,
+            at=at,
+            side=cast("Side | None", side),
+            per_kind=per_kind,
+            jobs=jobs,
+            stop_at_failure=stop,
+            progress=watcher,
+        )
+    finally:
+        watcher.end()
+    click.echo(report.to_json() if as_json else report.text())
+    if not report.ok:
+        context.exit(1)

@@ -1,0 +1,267 @@
+"""The bodies of the workloads: small, each about one thing, with an exact result.
+
+Whatever they execute is noted through the stage, under names that no other body of the same
+workload has. What a body reads from the world (a token,
+the time) it keeps in a step, too: a replay that sees another one has another result.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+from rulvar.core.engine import Compaction, Done, GoOn, workflow
+from rulvar.core.errors import StepFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from rulvar.conformance.kill_points.stage import Stage
+    from rulvar.core.engine import Context, Workflow
+
+__all__ = [
+    "MARKS_OF_TURNS",
+    "RESULT_OF_TURNS",
+    "branches",
+    "calls_off",
+    "fails",
+    "flaky",
+    "make_repo",
+    "parent",
+    "plain",
+    "rests",
+    "slow",
+    "turns",
+    "waits",
+    "waits_with_child",
+    "worktree",
+]
+
+RESULT_OF_TURNS: list[object] = [9, 5, 2, "LAST"]
+"""What `turns` comes to, begun with ``[1, 2]``."""
+MARKS_OF_TURNS = [
+    *("turn:0", "summary:1", "turn:1", "turn:2", "summary:3", "turn:3", "turn:4"),
+    "step:last",
+]
+"""What `turns` executes, begun with ``[1, 2]``."""
+
+_PREFIX = "kill-points-"
+_RENEWED_WITHIN_S = 20.0
+
+
+def plain(stage: Stage) -> Workflow:
+    """Run plain and async steps, one that fails, and record what the world says once."""
+
+    @workflow(name=f"{_PREFIX}plain")
+    async def body(ctx: Context, args: dict[str, int]) -> object:
+        first = await ctx.step("first", stage.do, "first")
+        token = str(await ctx.uuid())
+        kept = await ctx.step("kept", stage.keep, "kept", token)
+        chance = await ctx.random()
+        try:
+            await ctx.step("fails", stage.fail, "fails")
+        except StepFailedError as error:
+            failure = error.error_type
+        same = await ctx.step("same", stage.keep, "same", chance)
+        last = await ctx.step("last", stage.do_async, "last")
+        return [first, kept == token, same == chance, failure, last, args["n"]]
+
+    return body
+
+
+def branches(stage: Stage) -> Workflow:
+    """Run three branches, two of them at a time, with two steps each."""
+
+    @workflow(name=f"{_PREFIX}branches")
+    async def body(ctx: Context, args: list[str]) -> object:
+        def branch(name: str) -> Callable[[Context], Awaitable[str]]:
+            async def one(inner: Context) -> str:
+                first = await inner.step(f"{name}1", stage.do, f"{name}1")
+                second = await inner.step(f"{name}2", stage.do_async, f"{name}2")
+                return first + second
+
+            return one
+
+        names = await ctx.parallel("all", [branch(name) for name in args], limit=2)
+        return [*names, await ctx.step("last", stage.do, "last")]
+
+    return body
+
+
+def turns(stage: Stage) -> Workflow:
+    """Loop for five turns, and make the state shorter twice."""
+
+    def turn(state: list[int], number: int) -> object:
+        stage.witness.ran(f"turn:{number}")
+        return Done(sum(state)) if number == 4 else GoOn([*state, number])  # noqa: PLR2004
+
+    def make(state: list[int], count: int) -> list[int]:
+        stage.witness.ran(f"summary:{count}")
+        return [sum(state)]
+
+    compaction = Compaction(when=lambda state, _: len(state) > 2, make=make)  # noqa: PLR2004
+
+    @workflow(name=f"{_PREFIX}turns")
+    async def body(ctx: Context, args: list[int]) -> object:
+        done = await ctx.turns("loop", turn, args, compact=compaction)
+        last = await ctx.step("last", stage.do, "last")
+        return [done.result, done.count, len(done.summaries), last]
+
+    return body
+
+
+def worktree(stage: Stage) -> Workflow:
+    """Change a worktree of a real repository, and look at the patch."""
+    repo = str(stage.folder / "repo")
+
+    def change(path: Path) -> str:
+        stage.witness.ran("worktree:change")
+        (path / "kept.txt").write_text("two\n", encoding="utf-8")
+        (path / "new.txt").write_text("new\n", encoding="utf-8")
+        return "changed"
+
+    @workflow(name=f"{_PREFIX}worktree")
+    async def body(ctx: Context) -> object:
+        done = await ctx.worktree("change", repo, change)
+        last = await ctx.step("last", stage.do, "last")
+        lines = done.patch.decode("utf-8").splitlines()
+        changes = [line for line in lines if line[:1] in "+-" and line[:3] not in {"+++", "---"}]
+        return [done.value, list(done.files), changes, last]
+
+    return body
+
+
+def make_repo(stage: Stage) -> None:
+    """Make the repository that `worktree` changes."""
+    repo = stage.folder / "repo"
+    repo.mkdir()
+    (repo / "kept.txt").write_text("one\n", encoding="utf-8")
+    who = ("-c", "user.name=rulvar", "-c", "user.email=rulvar@example.org")
+    for command in (
+        ("init", "--quiet"),
+        ("add", "--all"),
+        (*who, "-c", "commit.gpgsign=false", "commit", "--quiet", "--message", "one"),
+    ):
+        subprocess.run(["git", "-C", str(repo), *command], check=True, capture_output=True)  # noqa: S603, S607
+
+
+def waits(stage: Stage) -> Workflow:
+    """Ask a question between two steps, which is answered from outside."""
+
+    @workflow(name=f"{_PREFIX}waits")
+    async def body(ctx: Context) -> object:
+        first = await ctx.step("first", stage.do, "first")
+        answer = await ctx.await_external("allow")
+        return [first, answer, await ctx.step("last", stage.do, "last")]
+
+    return body
+
+
+def rests(stage: Stage) -> Workflow:
+    """Sleep, and ask a question that nobody answers before its deadline."""
+
+    @workflow(name=f"{_PREFIX}rests")
+    async def body(ctx: Context) -> object:
+        first = await ctx.step("tired", stage.do, "tired")
+        await ctx.sleep(50_000)
+        answer = await ctx.await_external("nobody", timeout_ms=50_000, default="late")
+        return [first, answer, await ctx.step("awake", stage.do, "awake")]
+
+    return body
+
+
+def parent(stage: Stage) -> Workflow:
+    """Wait for a child run between two steps."""
+
+    @workflow(name=f"{_PREFIX}child")
+    async def child(ctx: Context, args: str) -> object:
+        one = await ctx.step("one", stage.do, "one")
+        return [one, await ctx.step("two", stage.do_async, "two"), args]
+
+    @workflow(name=f"{_PREFIX}parent")
+    async def body(ctx: Context) -> object:
+        first = await ctx.step("first", stage.do, "first")
+        answer = await ctx.child("child", child, "given")
+        return [first, answer, await ctx.step("last", stage.do, "last")]
+
+    return body
+
+
+def fails(stage: Stage) -> Workflow:
+    """Fail, after a step that works."""
+
+    @workflow(name=f"{_PREFIX}fails")
+    async def body(ctx: Context) -> object:
+        await ctx.step("first", stage.do, "first")
+        message = "as it should"
+        raise ValueError(message)
+
+    return body
+
+
+def flaky(stage: Stage) -> Workflow:
+    """Have a step that fails until its cause is mended, and one after it."""
+
+    def work() -> str:
+        if (stage.folder / "mended").exists():
+            return stage.do("flaky")
+        stage.fail("flaky")
+        return ""
+
+    @workflow(name=f"{_PREFIX}flaky")
+    async def body(ctx: Context) -> object:
+        first = await ctx.step("first", stage.do, "first")
+        return [first, await ctx.step("flaky", work), await ctx.step("last", stage.do, "last")]
+
+    return body
+
+
+def calls_off(stage: Stage) -> Workflow:
+    """Have a step cancel the run that it is part of."""
+
+    @workflow(name=f"{_PREFIX}calls-off")
+    async def body(ctx: Context) -> object:
+        await ctx.step("first", stage.do, "first")
+
+        async def cancel() -> None:
+            stage.do("cancel")
+            await stage.cancel(ctx.run_id)
+
+        await ctx.step("cancel", cancel)
+        return await ctx.step("never", stage.do, "never")
+
+    return body
+
+
+def waits_with_child(stage: Stage) -> Workflow:
+    """Wait with a child run for what never comes."""
+
+    @workflow(name=f"{_PREFIX}waiting-child")
+    async def child(ctx: Context) -> object:
+        await ctx.step("one", stage.do, "one")
+        return await ctx.await_external("inner")
+
+    @workflow(name=f"{_PREFIX}waiting-parent")
+    async def body(ctx: Context) -> object:
+        await ctx.step("first", stage.do, "first")
+        return await ctx.child("child", child)
+
+    return body
+
+
+def slow(stage: Stage) -> Workflow:
+    """Have a step last until the lease has been renewed while it works."""
+
+    def work() -> str:
+        done = stage.do("slow")
+        if not stage.witness.wait_for("renew", 1, _RENEWED_WITHIN_S):
+            message = f"the lease was not renewed within {_RENEWED_WITHIN_S} s"
+            raise TimeoutError(message)
+        return done
+
+    @workflow(name=f"{_PREFIX}slow")
+    async def body(ctx: Context) -> object:
+        return [await ctx.step("slow", work)]
+
+    return body
