@@ -12,6 +12,7 @@ name must not be able to move the cursor.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import traceback
 import unicodedata
@@ -130,6 +131,23 @@ class Output:
             self.document(error_document(error))
         else:
             self.note(f"error: {error}")
+
+    @contextmanager
+    def engine_log(self) -> Iterator[None]:
+        """Show on standard error what the engine logs while the block runs.
+
+        Warnings by default; ``--debug`` adds the rest, where a body's own traceback is.
+        """
+        logger, handler = logging.getLogger("rulvar"), logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        level = logger.level
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO if self.debug else logging.WARNING)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+            logger.removeHandler(handler)
 
     @property
     def watched(self) -> bool:

@@ -143,7 +143,7 @@ def _finish(
     existing: bool = False,
 ) -> None:
     stopped_by: list[signal.Signals] = []
-    with opened_stores(store, existing=existing) as stores:
+    with opened_stores(store, existing=existing) as stores, output.engine_log():
         outcome = asyncio.run(_perform(output, stores, workflows, start, stopped_by))
     status = report_outcome(outcome, output)
     if stopped_by and outcome.status == "running":

@@ -114,18 +114,19 @@ def worker(
         retention = read_policy(older_than_ms, statuses, keep_last)
     workflows = load_workflows(read_setting("app", app))
     teller = _Teller(output)
-    report = asyncio.run(
-        _work(
-            teller,
-            store,
-            workflows,
-            concurrency=concurrency,
-            until_idle=until_idle,
-            poll_interval_ms=poll_interval_ms,
-            grace_ms=grace_ms,
-            retention=retention,
+    with output.engine_log():
+        report = asyncio.run(
+            _work(
+                teller,
+                store,
+                workflows,
+                concurrency=concurrency,
+                until_idle=until_idle,
+                poll_interval_ms=poll_interval_ms,
+                grace_ms=grace_ms,
+                retention=retention,
+            )
         )
-    )
     teller.ended(report)
 
 

@@ -119,6 +119,8 @@ async def _run_body(segment: Segment, booted: Booted) -> _Result:
     error = task.exception()
     segment.end(Ending.FINISHED)
     if error is not None:
+        # The journal keeps its text alone; whoever debugs a body wants the lines as well.
+        _log.info("run %r: its body raised", segment.run_id, exc_info=error)
         return _Result(failure=failure_of(error))
     try:
         return _Result(value=normalize(task.result(), path="$.result"))

@@ -9,6 +9,7 @@ is journalled before the body sees it.
 from __future__ import annotations
 
 import inspect
+import logging
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from rulvar.core.engine.segment import Segment
 
 __all__ = ["Opened", "Scope", "step_failure", "unwrap"]
+
+_log = logging.getLogger("rulvar.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,7 @@ class Scope:
 def step_failure(name: str, error: BaseException, *, attempts: int = 1) -> Failure:
     """Return the failure of a call that raised ``error``."""
     kind, text = describe_error(error)
+    _log.info("step %r failed after %d attempts", name, attempts, exc_info=error)
     return Failure(
         code=StepFailedError.code,
         message=f"step {name!r} failed: {kind}: {text}",
