@@ -327,6 +327,8 @@ from rulvar.stores.file import FileJournalStore
 
 store = FileJournalStore(sys.argv[1])
 seq = int(sys.argv[2])
+# The one before may have died between its append there and the deletion.
+store.delete("other")
 while True:
     store.append("run", JournalRecord(seq=seq, payload=b'{"seq":%d,"v":"%s"}' % (seq, b"x" * 3000)))
     print(seq, flush=True)
