@@ -7,6 +7,7 @@ at some lock transitions. `Patience` is the one way of waiting here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
@@ -238,10 +239,30 @@ def _born(settings: Settings) -> apsw.Connection:
             _check_columns(connection, settings.path)
             _create(connection)
         _check_columns(connection, settings.path)
+        if not settings.in_memory:
+            _begin_log_anew(connection, settings.path)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _begin_log_anew(connection: apsw.Connection, path: str) -> None:
+    """Move what the log holds into the database, unless somebody else is using it just now.
+
+    Power loss may leave frames of lost commits behind the last whole one. They count for
+    nothing, until a new commit begins with the very pages that theirs began with: if the
+    power fails again inside that one, the lost commit would be there after all. In a log that
+    begins anew, with a salt of its own, they never count again.
+    """
+    try:
+        empty = os.stat(f"{path}-wal").st_size == 0  # noqa: PTH116
+    except FileNotFoundError:
+        return
+    if empty:
+        return
+    with contextlib.suppress(*BUSY):
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def _seen(settings: Settings) -> apsw.Connection:
