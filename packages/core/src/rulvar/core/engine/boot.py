@@ -17,6 +17,7 @@ from rulvar.core.journal import (
     HASH_VERSION,
     HASH_WINDOW,
     JournalEntry,
+    cancel_begun,
     check_window,
     last_settle,
     read_journal,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from rulvar.core.journal import Settle, Start
     from rulvar.core.records import JournalRecord
 
-__all__ = ["Booted", "Resume", "StartNew", "boot", "read_run"]
+__all__ = ["BeingCancelled", "Booted", "Resume", "StartNew", "boot", "over", "read_run"]
 
 SOURCE_NAME = "source"
 
@@ -77,6 +78,10 @@ class Booted:
     resumed: bool
     unsettled: bool = False
     """Whether the segment before this one has left no settle."""
+
+
+class BeingCancelled:
+    """A run whose cancellation was begun and never finished: nothing else can become of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +134,7 @@ def read_run(parts: Parts, door: Door) -> RunState:
     )
 
 
-def boot(parts: Parts, door: Door, wish: StartNew | Resume) -> Booted | RunOutcome:
+def boot(parts: Parts, door: Door, wish: StartNew | Resume) -> Booted | BeingCancelled | RunOutcome:
     """Begin a segment, or return the outcome of a run that is over.
 
     Raises `ConfigError` when the wish does not fit the run, `SupersededError` when the first
@@ -143,7 +148,11 @@ def boot(parts: Parts, door: Door, wish: StartNew | Resume) -> Booted | RunOutco
     retry = isinstance(wish, Resume) and wish.retry_failed
     outcome = state.outcome
     if outcome is not None and not (retry and outcome.status == "error"):
-        return _over(parts, door, state, outcome)
+        return over(parts, door, state, outcome)
+    if cancel_begun(state.entries):
+        if state.meta is None:
+            door.put_meta(_row_from(state.start, door.run_id))
+        return BeingCancelled()
     workflow = _workflow(parts, door.run_id, wish, state.start)
     _check_body(parts, door.run_id, workflow, state.start)
     workflow.check_args(provided=state.start.args_provided)
@@ -333,7 +342,7 @@ def _row_from(start: Start, run_id: str) -> RunMeta:
     )
 
 
-def _over(parts: Parts, door: Door, state: RunState, last: Settle) -> RunOutcome:
+def over(parts: Parts, door: Door, state: RunState, last: Settle) -> RunOutcome:
     """Return a terminal outcome; repair the row only when it lags behind the journal."""
     meta = state.meta
     if meta is None or meta.status != last.status:

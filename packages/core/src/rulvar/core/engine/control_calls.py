@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from rulvar.core.engine.boot import read_run
-from rulvar.core.engine.outcome import Failure, RunOutcome
+from rulvar.core.engine.boot import over, read_run
+from rulvar.core.engine.outcome import RunOutcome
 from rulvar.core.engine.ownership import OwnedRun
 from rulvar.core.engine.schemas import check_resolution
 from rulvar.core.engine.segment import child_is_live
@@ -22,7 +22,10 @@ from rulvar.core.errors import (
     StoreError,
 )
 from rulvar.core.journal import (
+    RUN_CANCEL,
+    RUN_SETTLE,
     JournalEntry,
+    cancel_begun,
     decode_entry,
     open_children,
     open_suspensions,
@@ -76,47 +79,61 @@ def _begun(parts: Parts, door: Door, ownership: Ownership) -> RunState:
 
 
 def cancel(parts: Parts, door: Door, ownership: Ownership) -> RunOutcome:
-    """Settle the run as ``cancelled``, or return the outcome that it has already."""
+    """Settle the run as ``cancelled``, or return the outcome that it has already.
+
+    As a resume does, it repairs the row of a run that is over, where that lags.
+    """
     state = _begun(parts, door, ownership)
-    last = state.outcome
-    status = "cancelled"
-    now = format_time(parts.clock.now_ms())
-    number = state.meta.segments or 0 if state.meta is not None else 0
-    if last is not None:
-        return RunOutcome(
-            run_id=door.run_id,
-            status=last.status,
-            value=last.value,
-            error=Failure.from_json(last.error) if last.error is not None else None,
-            segment=last.segment or 0,
-            epoch=door.epoch,
-        )
-    cancel_children(parts, door.run_id)
-    facts = {"decisionType": "run_settle", "runStatus": status, "segment": number}
-    draft = JournalEntry(seq=0, kind="decision", status="ok", value=facts, ended_at=now)
+    if state.outcome is not None:
+        return over(parts, door, state, state.outcome)
     if state.meta is None:
         message = f"run {door.run_id!r} has a journal and no row: resume it, then cancel it"
         raise ConfigError(message)
-    door.settle(draft, replace(state.meta, status=status, updated_at=now, wake_at=None))
-    return RunOutcome(run_id=door.run_id, status=status, segment=number, epoch=door.epoch)
+    cancel_children(parts, door)
+    now, number = format_time(parts.clock.now_ms()), state.meta.segments or 0
+    draft = _decision(RUN_SETTLE, now, runStatus="cancelled", segment=number)
+    door.settle(draft, replace(state.meta, status="cancelled", updated_at=now, wake_at=None))
+    return RunOutcome(run_id=door.run_id, status="cancelled", segment=number, epoch=door.epoch)
 
 
-def cancel_children(parts: Parts, run_id: str) -> None:
+def cancel_children(parts: Parts, door: Door) -> None:
     """Cancel the children that the run waits for; before the run itself is settled.
 
-    Interrupted, a second call finishes it. Raises `LeaseHeldError` (``held``) for a child
-    that another process works on.
+    That it was begun is journalled first, while the first child is held: from then on the
+    run can only be cancelled, and whoever resumes it after a crash does that. Raises
+    `LeaseHeldError` (``held``) for a child that another process works on; where that is the
+    first one, nothing has changed.
     """
+    run_id = door.run_id
     entries = read_journal(run_id, parts.reads.load(run_id))
     start = run_start(entries)
+    begun = cancel_begun(entries)
+
+    def begin() -> None:
+        nonlocal begun
+        if not begun:
+            door.append(_decision(RUN_CANCEL, format_time(parts.clock.now_ms())))
+            begun = True
+
     for child_id in open_children(run_id, entries):
         # Looked at under its lease: a predecessor may be about to begin it.
         parent = (run_id, start.genesis if start else None)
-        briefly(parts, partial(parts.own, child_id), partial(_cancel_child, parent=parent))
+        act = partial(_cancel_child, parent=parent, begin=begin)
+        briefly(parts, partial(parts.own, child_id), act)
+
+
+def _decision(kind: str, now: str, **facts: object) -> JournalEntry:
+    value = {"decisionType": kind} | facts
+    return JournalEntry(seq=0, kind="decision", status="ok", value=value, ended_at=now)
 
 
 def _cancel_child(
-    parts: Parts, door: Door, ownership: Ownership, *, parent: tuple[str, str | None]
+    parts: Parts,
+    door: Door,
+    ownership: Ownership,
+    *,
+    parent: tuple[str, str | None],
+    begin: Callable[[], None],
 ) -> None:
     """Cancel a child; clear away what is left of one that never began."""
     if isinstance(ownership, OwnedRun):
@@ -125,6 +142,8 @@ def _cancel_child(
     if not state.records:
         door.delete_run()
     elif state.start and (state.start.parent_run_id, state.start.parent_genesis) == parent:
+        if state.outcome is None:
+            begin()
         cancel(parts, door, ownership)
 
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rulvar.core.engine.boot import boot
+from rulvar.core.engine.boot import BeingCancelled, boot
 from rulvar.core.engine.context import Context
 from rulvar.core.engine.control import SegmentEnded
-from rulvar.core.engine.control_calls import cancel_children
+from rulvar.core.engine.control_calls import cancel, cancel_children
 from rulvar.core.engine.outcome import RunOutcome, Suspension, failure_of
 from rulvar.core.engine.ownership import OwnedRun
 from rulvar.core.engine.scope import Scope
@@ -68,6 +68,8 @@ async def drive(
     booted = await parts.bridge.call(partial(boot, parts, door, wish))
     if isinstance(booted, RunOutcome):
         return booted
+    if isinstance(booted, BeingCancelled):
+        return await parts.bridge.call(partial(cancel, parts, door, ownership))
     segment = Segment(
         parts, run_id=ownership.run_id, number=booted.number, door=door, replay=booted.replay
     )
@@ -161,7 +163,7 @@ async def _conclude(segment: Segment, booted: Booted, result: _Result) -> RunOut
         await segment.store.call(partial(segment.door.close_for, "it was asked to stop"))
         return _outcome(segment, "running", _Result())
     if ending is Ending.CANCELLED:
-        await segment.store.call(partial(cancel_children, segment.parts, segment.run_id))
+        await segment.store.call(partial(cancel_children, segment.parts, segment.door))
         return await _settle(segment, booted, "cancelled", _Result())
     if ending is Ending.SUSPENDED:
         return await _settle(segment, booted, "suspended", _Result())

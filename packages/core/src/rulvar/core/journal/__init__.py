@@ -16,8 +16,11 @@ from rulvar.core.journal.entries import (
     read_journal,
 )
 from rulvar.core.journal.folds import (
+    RUN_CANCEL,
+    RUN_SETTLE,
     Settle,
     Start,
+    cancel_begun,
     check_window,
     hash_versions,
     last_settle,
@@ -32,12 +35,15 @@ from rulvar.core.journal.structure import Structure, first_epoch_fall, last_mome
 __all__ = [
     "HASH_VERSION",
     "HASH_WINDOW",
+    "RUN_CANCEL",
+    "RUN_SETTLE",
     "BlobReference",
     "BlobReferences",
     "JournalEntry",
     "Settle",
     "Start",
     "Structure",
+    "cancel_begun",
     "check_window",
     "decode_entry",
     "encode_entry",

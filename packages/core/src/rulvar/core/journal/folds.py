@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CALL_KINDS",
+    "RUN_CANCEL",
     "RUN_SETTLE",
     "RUN_START",
     "SUSPENSION_KINDS",
     "Settle",
     "Start",
+    "cancel_begun",
     "check_window",
     "hash_versions",
     "last_settle",
@@ -31,6 +33,7 @@ __all__ = [
 
 RUN_START = "run_start"
 RUN_SETTLE = "run_settle"
+RUN_CANCEL = "run_cancel"
 SUSPENSION_KINDS = frozenset({"external", "timer"})
 CALL_KINDS = SUSPENSION_KINDS | {"agent", "child", "rand", "step", "turns", "worktree"}
 
@@ -109,6 +112,16 @@ def last_settle(entries: Sequence[JournalEntry]) -> Settle | None:
                 settled_at=entry.ended_at,
             )
     return None
+
+
+def cancel_begun(entries: Sequence[JournalEntry]) -> bool:
+    """Whether a cancellation was begun after the last settle: the run's children went first."""
+    for entry in reversed(entries):
+        if _decision(entry, RUN_SETTLE) is not None:
+            return False
+        if _decision(entry, RUN_CANCEL) is not None:
+            return True
+    return False
 
 
 def works_after(entries: Iterable[JournalEntry], seq: int) -> bool:
