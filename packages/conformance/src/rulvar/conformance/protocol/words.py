@@ -1,0 +1,108 @@
+"""Interleavings in words: who did what under which epoch, what came, and what was due."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rulvar.conformance.protocol.replay import answer_in_words, sound_steps
+from rulvar.conformance.protocol.state import (
+    ABSENT,
+    CLOCK,
+    EXPIRED,
+    OPERATOR,
+    OWNERS,
+    RUNS,
+    STALE,
+)
+
+if TYPE_CHECKING:
+    from rulvar.conformance.protocol.explore import Counterexample
+    from rulvar.conformance.protocol.replay import Difference
+    from rulvar.conformance.protocol.state import Action, Answer, Run
+
+__all__ = ["action_in_words", "difference_lines", "step_lines", "story"]
+
+_PHASES = {"call": "", "begin": ": begins", "commit": ": goes on", "crash": ": dies"}
+_AGES = ("live", "live, half of its time gone", "expired")
+
+
+def who(actor: int) -> str:
+    """Return an actor's name."""
+    return {OPERATOR: "operator", CLOCK: "clock"}.get(actor) or OWNERS[actor]
+
+
+def action_in_words(action: Action) -> str:
+    """Return what is done, without who does it."""
+    if action.call == "time":
+        way = "passes" if action.more > 0 else "is set back"
+        of = f" for {RUNS[action.run]}" if action.run else ""
+        return f"half a time to live {way}{of}"
+    words: str = action.call
+    if action.call == "raise_epoch":
+        words += f" to {action.more}"
+    if action.call == "append" and action.more == STALE:
+        words += " at the tail's seq"
+    if action.run:
+        words += f" of {RUNS[action.run]}"
+    if action.lease is not None:
+        lease = action.lease
+        of = f" of {RUNS[lease.run]}" if lease.run != action.run else ""
+        words += f" under ({OWNERS[lease.owner]}, epoch {lease.epoch}){of}"
+    elif action.actor == OPERATOR and action.call != "raise_epoch":
+        words += " without a lease"
+    return words + _PHASES[action.phase]
+
+
+def step_lines(actions: tuple[Action, ...], answers: tuple[Answer, ...]) -> list[str]:
+    """Return one numbered line for each step."""
+    return [
+        f"{number:>4}  {who(action.actor):<9} {action_in_words(action):<48} "
+        f"{answer_in_words(answer)}"
+        for number, (action, answer) in enumerate(zip(actions, answers, strict=True), 1)
+    ]
+
+
+def story(found: Counterexample) -> list[str]:
+    """Return a counterexample as lines: the interleaving, what was due, what happened."""
+    lines = step_lines(
+        tuple(moment.action for moment in found.moments),
+        tuple(moment.answer for moment in found.moments),
+    )
+    last = found.moments[-1]
+    _, answer, state = sound_steps(found)[-1]
+    run = last.action.run
+    due, there = run_in_words(state.runs[run]), run_in_words(last.after.runs[run])
+    return [
+        *lines,
+        f"      expected: {answer_in_words(answer)}; then {due}",
+        f"      happened: {answer_in_words(last.answer)}; then {there}",
+        f"      broken:   {found.invariant.name} ({found.invariant.sentence})",
+    ]
+
+
+def run_in_words(run: Run) -> str:
+    """Return what can be read of a run: under which epochs it was written, and its lease."""
+    parts = []
+    if run.journal:
+        parts.append("records under " + ", ".join(_under(epoch) for epoch in run.journal))
+    if run.meta != ABSENT:
+        parts.append(f"a row under {_under(run.meta)}")
+    if run.blob != ABSENT:
+        parts.append(f"a blob under {_under(run.blob)}")
+    if run.row is not None:
+        age = _AGES[min(run.row.age, EXPIRED)]
+        parts.append(f"a lease of {OWNERS[run.row.owner]}, epoch {run.row.epoch}, {age}")
+    return "; ".join(parts) or "nothing is there"
+
+
+def _under(epoch: int) -> str:
+    return f"epoch {epoch}" if epoch else "no lease"
+
+
+def difference_lines(difference: Difference) -> list[str]:
+    """Return where a store left the protocol."""
+    return [
+        *step_lines(difference.actions, difference.answers),
+        f"      expected: {difference.expected}",
+        f"      got:      {difference.got}",
+    ]
