@@ -94,6 +94,7 @@ def test_arguments_come_from_standard_input_and_files(project: Path) -> None:
 
 
 @pytest.mark.usefixtures("project")
+@pytest.mark.filterwarnings("ignore::rulvar.core.EphemeralStoreWarning")
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
