@@ -178,7 +178,7 @@ class Actor:
         wrong = expected.judge(error, lease)
         after: Snapshot | None = None
         if before is not None:
-            after = self._trial.snapshot_after_refusal(expected.kind)
+            after = self._after(wrong)
             if wrong is None and before != after:
                 wrong = "the error, but the state changed"
             if mark is not None:
@@ -186,6 +186,15 @@ class Actor:
         if wrong is not None:
             self._trial.fail(f"{text}: {expected.text}", wrong, before=before, after=after)
         return cast("_T", value)
+
+    def _after(self, wrong: str | None) -> Snapshot | None:
+        """Read everything again; what should have been refused may have made it unreadable."""
+        try:
+            return self._trial.snapshot()
+        except Exception:
+            if wrong is None:
+                raise
+            return None
 
     def append(
         self,

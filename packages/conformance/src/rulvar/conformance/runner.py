@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rulvar.conformance.blame import fault_of
 from rulvar.conformance.certificate import Certificate, Result
 from rulvar.conformance.child import IN_CHILD
 from rulvar.conformance.children import Children
@@ -263,10 +264,8 @@ class _Attempt:
             self.outcome, self.reason = "not verified", str(reason)
         except TooSlow as reason:
             self.outcome, self.reason = None, f"the machine was too slow: {reason}"
-        except Exception as error:  # noqa: BLE001 - reported whole, as an error of the check
-            self.outcome = "error"
-            self.reason = f"{type(error).__name__}: {error}"
-            self.story = _traceback(error, trial)
+        except Exception as error:  # noqa: BLE001 - told as the store's, or whole as the kit's
+            self._judge(error, trial)
         else:
             self.outcome = "passed"
         finally:
@@ -275,6 +274,21 @@ class _Attempt:
                 trial.close()
             elif place is not None:
                 place.discard()
+
+
+    def _judge(self, error: Exception, trial: Trial | None) -> None:
+        """Find whose fault an error is that the check did not expect."""
+        fault = None if trial is None else fault_of(error)
+        if trial is None or fault is None:
+            self.outcome = "error"
+            self.reason = f"{type(error).__name__}: {error}"
+            self.story = _traceback(error, trial)
+        elif self.clause.timed and trial.late():
+            self.outcome = None
+            self.reason = f"the machine was too slow: {type(error).__name__}: {error}"
+        else:
+            failure = CheckFailure(*fault, timeline=tuple(trial.timeline.lines()))
+            self.outcome, self.reason, self.story = "failed", str(failure), failure.text()
 
 
 def _traceback(error: Exception, trial: Trial | None) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from _typeshed import TraceFunction
 
-__all__ = ["Stepped"]
+__all__ = ["Stepped", "has_steps"]
 
 _CORE = Path(_checks.__file__).parent
 _PURE = frozenset(
@@ -48,7 +48,8 @@ _INSTALLED = tuple(
 )
 
 
-def _has_steps(filename: str) -> bool:
+def has_steps(filename: str) -> bool:
+    """Whether code in this file may change something in a store."""
     if filename in _PURE or filename.startswith((_KIT, "<")):
         return False
     # site-packages lies inside the standard library's folder, and stores lie in it.
@@ -98,10 +99,10 @@ class Stepped:
     def _enter(self, frame: FrameType, event: str, argument: object) -> TraceFunction | None:
         del event, argument
         filename = frame.f_code.co_filename
-        has_steps = self._known.get(filename)
-        if has_steps is None:
-            has_steps = self._known[filename] = _has_steps(filename)
-        return self._step if has_steps else None
+        known = self._known.get(filename)
+        if known is None:
+            known = self._known[filename] = has_steps(filename)
+        return self._step if known else None
 
     def _step(self, frame: FrameType, event: str, argument: object) -> TraceFunction | None:
         del argument

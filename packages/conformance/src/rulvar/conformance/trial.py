@@ -64,6 +64,7 @@ class Trial:
         self._children: list[Child] = []
         self._lock = threading.Lock()
         self.random = random.Random(f"{settings.seed}:{clause.id}")  # noqa: S311 - no secret
+        self._other: Stores | None = None
         self._token = f"{zlib.crc32(str(time.time_ns()).encode()):08x}"
         self.stores = place.open()
         """The first handle."""
@@ -101,6 +102,13 @@ class Trial:
     def reopen(self) -> Stores:
         """Open another handle to the same state, in this process."""
         return self.place.open()
+
+    def another_handle(self) -> Stores:
+        """Return a second handle, the same one each time; the first where there can be no other."""
+        if self._other is None:
+            one_object = self.place.reach.value == "object"
+            self._other = self.stores if one_object else self.reopen()
+        return self._other
 
     def child(self) -> tuple[Child, Stores]:
         """Return another process that has the same state open."""
@@ -198,11 +206,6 @@ class Trial:
             blobs=self.has_blobs,
             journal=self.has_journal,
         )
-
-    def snapshot_after_refusal(self, kind: type[Exception] | None) -> Snapshot:
-        """Read everything again after a call that was to fail."""
-        del kind
-        return self.snapshot()
 
     def state_of(self, run_id: str) -> RunState:
         """Read one run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.clauses import Level, Reach, Section
+from rulvar.conformance.crossings import Crossing, cross
 from rulvar.core.capabilities import fencing_domain_of
 from rulvar.core.errors import ConfigError
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.conformance.actors import Actor
+    from rulvar.conformance.crossings import Ending
     from rulvar.conformance.trial import Trial
 
 __all__ = ["CLAUSES"]
@@ -145,6 +147,20 @@ def _threads(trial: Trial) -> None:
         trial.require(
             trial.stores.transcripts.get(f"{run}/own-{number}") == blob, "its own", "another"
         )
+    cross(trial, lambda: _get_at_put(trial, f"{run}/shared"))
+
+
+def _get_at_put(trial: Trial, ref: str) -> Crossing:
+    blobs, reader = trial.stores.transcripts, trial.another_handle().transcripts
+    before, after = blobs.get(ref), f"blob {trial.mark()}".encode() * 100
+
+    def judge(put: Ending, read: Ending, where: str) -> None:
+        for ending in (put, read):
+            trial.require(ending.returned, "the call returns", ending.words())
+        whole = read.value in {before, after}
+        trial.require(whole, f"the blob before or after, whole ({where})", repr(read.value)[:80])
+
+    return Crossing(lambda: blobs.put(ref, after), lambda: reader.get(ref), judge)
 
 
 @CLAUSES.clause(

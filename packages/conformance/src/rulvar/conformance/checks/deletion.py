@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rulvar.conformance.clauses import Level, Section
-from rulvar.conformance.state import RunState
+from rulvar.conformance.crossings import Crossing, cross
+from rulvar.conformance.state import RunState, read_run
 from rulvar.core.records import RunMeta
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rulvar.conformance.actors import Actor
+    from rulvar.conformance.crossings import Ending
     from rulvar.conformance.trial import Trial
+    from rulvar.core.records import JournalRecord
 
 __all__ = ["CLAUSES"]
 
@@ -42,6 +47,57 @@ def _removes(trial: Trial) -> None:
     trial.require(
         all(row.run_id != run for row in worker.journal.list_runs(None)), "no row", "a row"
     )
+
+
+@CLAUSES.clause("D1-one-step", "A reader sees a run before its deletion or after it, never half.")
+def _one_step(trial: Trial) -> None:
+    run = trial.run_id()
+    worker = trial.actor("worker")
+    cross(trial, lambda: _read_at_deletion(trial, lambda: worker.journal.delete(run), blobs=False))
+    for _ in range(5):
+        written = [worker.append(run, seq, filling=1000) for seq in range(20)]
+        trial.together([lambda: worker.journal.delete(run), *[_watch(trial, run, written)] * 3])
+
+
+def _watch(trial: Trial, run: str, written: list[JournalRecord]) -> Callable[[], None]:
+    def watch() -> None:
+        found = tuple(written)
+        while found:
+            found = tuple(trial.stores.journal.load(run))
+            trial.require(
+                found in {(), tuple(written)},
+                "the whole journal or none",
+                f"{len(found)} of {len(written)} records",
+            )
+
+    return watch
+
+
+def _read_at_deletion(trial: Trial, delete: Callable[[], object], *, blobs: bool) -> Crossing:
+    run = trial.run_id()
+    worker, reader = trial.actor("worker"), trial.another_handle()
+    _fill(trial, worker, run)
+    if trial.claims(Level.LEASABLE):
+        worker.journal.acquire(run, "worker")
+    before = trial.state_of(run)
+    after = RunState() if blobs else RunState(blobs=before.blobs)
+
+    def read() -> RunState:
+        return read_run(reader, run, blobs=trial.has_blobs)
+
+    def judge(deletion: Ending, reading: Ending, where: str) -> None:
+        for ending in (deletion, reading):
+            trial.require(ending.returned, "the call returns", ending.words())
+        # A reading that went on while the deletion did may have begun before it.
+        if reading.inside and reading.value not in (before, after):
+            trial.fail(
+                f"all of the run or nothing of it ({where})",
+                "a part of it",
+                before={run: before},
+                after={run: cast("RunState", reading.value)},
+            )
+
+    return Crossing(delete, read, judge)
 
 
 @CLAUSES.clause("D1-unknown", "Deleting an unknown run, or one again, does nothing.")
@@ -155,3 +211,20 @@ def _whole(trial: Trial) -> None:
     if lease is not None:
         worker.refused("released").append(run, 0, lease=lease)
         trial.require(worker.acquire(run).epoch > lease.epoch, "a higher epoch", lease.epoch)
+    first = worker.append(run, 0)
+    trial.equal("the journal of the recreated run", worker.load(run), (first,))
+
+
+@CLAUSES.clause(
+    "D-whole-one-step",
+    "A reader sees a run with its blobs before delete_whole_run or nothing of it after.",
+    source="SPI: WholeRunDelete",
+    level=Level.TRANSCRIPTS,
+    capability="WholeRunDelete",
+)
+def _whole_one_step(trial: Trial) -> None:
+    run = trial.run_id()
+    journal = trial.actor("worker").journal
+    cross(
+        trial, lambda: _read_at_deletion(trial, lambda: journal.delete_whole_run(run), blobs=True)
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rulvar.conformance.actors import record
 from rulvar.conformance.clauses import Level, Reach, Section
+from rulvar.conformance.crossings import Crossing, cross
 from rulvar.conformance.failure import NotVerified
 from rulvar.core.capabilities import has_close
 from rulvar.core.errors import (
@@ -22,6 +23,8 @@ from rulvar.core.records import Lease, RunMeta
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rulvar.conformance.crossings import Ending
+    from rulvar.conformance.subject import Place
     from rulvar.conformance.trial import Trial
 
 __all__ = ["CLAUSES"]
@@ -187,6 +190,53 @@ def _close_waits(trial: Trial) -> None:
     for run, (_, landed) in zip(runs, outcomes, strict=False):
         found = [each.seq for each in reader.load(run)]
         trial.equal("what landed is what returned", found, list(range(landed)))
+
+
+@CLAUSES.clause(
+    "E-close-meets",
+    "An append that meets a close lands and returns, or is refused and never lands.",
+    source="SPI: Closable",
+    capability="Closable",
+)
+def _close_meets(trial: Trial) -> None:
+    if not trial.place.fresh:
+        message = "the place is not new: put @tmp@ into the URL"
+        raise NotVerified(message)
+    for closes_first in (True, False):
+        places: list[Place] = []
+        try:
+            cross(trial, lambda: _append_at_close(trial, places, closes_first), most=30)  # noqa: B023
+        finally:
+            for place in places:
+                place.discard()
+
+
+def _append_at_close(trial: Trial, places: list[Place], closes_first: bool) -> Crossing:
+    place = trial.another_place()
+    places.append(place)
+    stores, run, added = place.open(), trial.run_id(), record(0, trial.mark())
+
+    def append() -> None:
+        stores.journal.append(run, added)
+
+    def close() -> None:
+        trial.actor("closer", stores).journal.close()
+
+    def judge(first: Ending, second: Ending, where: str) -> None:
+        closing, appending = (first, second) if closes_first else (second, first)
+        trial.require(closing.returned, "close returns", closing.words())
+        refused = isinstance(appending.error, StoreClosedError)
+        trial.require(
+            appending.returned or refused,
+            f"the append returns or raises StoreClosedError ({where})",
+            appending.words(),
+        )
+        if place.reach is not Reach.OBJECT:
+            found = tuple(place.open().journal.load(run))
+            landed = (added,) if appending.returned else ()
+            trial.equal(f"what landed ({where})", found, landed)
+
+    return Crossing(close, append, judge) if closes_first else Crossing(append, close, judge)
 
 
 @CLAUSES.clause(

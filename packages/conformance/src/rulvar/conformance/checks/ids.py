@@ -242,13 +242,16 @@ def _refs_refused(trial: Trial) -> None:
 def _leases_refused(trial: Trial) -> None:
     run = trial.run_id()
     worker = trial.actor("worker")
+    free = trial.run_id("free")
     live = worker.acquire(run)
     strict = worker.raising(ConfigError)
     for owner in ("", "x" * 201, "a\0", "\ud800", None, 5):
-        strict.call(
-            f"acquire({owner!r})",
-            lambda each=owner: worker.journal.acquire(run, each),  # type: ignore[misc]
-        )
+        for of in (run, free):
+            strict.call(
+                f"acquire({of!r}, {owner!r})",
+                lambda each=owner, of=of: worker.journal.acquire(of, each),  # type: ignore[misc]
+            )
+    worker.acquire(free)
     for lease in (
         "lease",
         (run, "worker", live.epoch),

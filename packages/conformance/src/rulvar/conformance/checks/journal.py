@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rulvar.conformance.actors import record
 from rulvar.conformance.clauses import Level, Reach, Section
+from rulvar.conformance.crossings import Crossing, cross
 from rulvar.core.checks import MAX_INTEGER, MAX_PAYLOAD_BYTES
 from rulvar.core.errors import ConfigError, JournalOrderViolation
 from rulvar.core.records import JournalRecord, RunMeta
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rulvar.conformance.actors import Actor
+    from rulvar.conformance.crossings import Ending
     from rulvar.conformance.trial import Trial
 
 __all__ = ["CLAUSES"]
@@ -48,6 +50,21 @@ def _whole(trial: Trial) -> None:
 
     trial.together([write, read, read])
     trial.equal("the journal", writer.load(run), tuple(written))
+    cross(trial, lambda: _read_at_append(trial, run))
+
+
+def _read_at_append(trial: Trial, run: str) -> Crossing:
+    journal, reader = trial.stores.journal, trial.another_handle().journal
+    before = tuple(journal.load(run))
+    added = record(before[-1].seq + 1, trial.mark(), filling=300)
+
+    def judge(_: Ending, read: Ending, where: str) -> None:
+        if read.error is not None:
+            trial.fail("the journal can be read", f"{read.words()} ({where})")
+        whole = tuple(read.value) in {before, (*before, added)}  # type: ignore[arg-type]
+        trial.require(whole, "the journal with the record or without it", f"a part ({where})")
+
+    return Crossing(lambda: journal.append(run, added), lambda: reader.load(run), judge)
 
 
 @CLAUSES.clause("A2-order", "A journal is loaded in the order of its appends.", source="promise A2")
@@ -91,6 +108,20 @@ def _runs_apart(trial: Trial) -> None:
     written = trial.together([work(number) for number in range(6)])
     for run, mine in zip(runs, written, strict=True):
         trial.equal(f"the journal of {run!r}", trial.actor("reader").load(run), tuple(mine))
+    cross(trial, lambda: _append_to_each(trial, runs[0], runs[1]))
+
+
+def _append_to_each(trial: Trial, one: str, other: str) -> Crossing:
+    journal = trial.stores.journal
+    seq = journal.load(one)[-1].seq + 1
+    mine, theirs = record(seq, trial.mark()), record(seq, trial.mark())
+
+    def judge(first: Ending, second: Ending, where: str) -> None:
+        for run, added, ending in ((one, mine, first), (other, theirs, second)):
+            trial.require(ending.returned, f"the append to {run!r} lands", ending.words())
+            trial.equal(f"the end of {run!r} ({where})", tuple(journal.load(run)[-1:]), (added,))
+
+    return Crossing(lambda: journal.append(one, mine), lambda: journal.append(other, theirs), judge)
 
 
 @CLAUSES.clause(
@@ -311,6 +342,24 @@ def _one_wins(trial: Trial) -> None:
         trial.equal(f"how many appends of seq {seq} returned", won.count(True), 1)
         winner = rivals[won.index(True)]
         trial.equal("the last record", trial.actor("reader").load(run)[-1:], (winner,))
+    cross(trial, lambda: _append_the_same(trial, run))
+
+
+def _append_the_same(trial: Trial, run: str) -> Crossing:
+    one, other = trial.actor("one"), trial.actor("other", trial.another_handle())
+    before = tuple(one.journal.load(run))
+    mine = record(before[-1].seq + 1, trial.mark())
+    theirs = record(mine.seq, trial.mark())
+
+    def judge(first: Ending, second: Ending, where: str) -> None:
+        for ending in (first, second):
+            refused = isinstance(ending.error, JournalOrderViolation)
+            trial.require(ending.returned or refused, "it lands or is refused", ending.words())
+        won = [each for each, end in ((mine, first), (theirs, second)) if end.value is True]
+        trial.equal(f"how many appends of seq {mine.seq} returned ({where})", len(won), 1)
+        trial.equal("the journal", tuple(one.journal.load(run)), (*before, *won))
+
+    return Crossing(_try_append(one, run, mine), _try_append(other, run, theirs), judge)
 
 
 def _try_append(actor: Actor, run_id: str, written: JournalRecord) -> Callable[[], bool]:

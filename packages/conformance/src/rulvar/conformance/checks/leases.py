@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 from rulvar.conformance.actors import record
 from rulvar.conformance.clauses import Level, Reach, Section
+from rulvar.conformance.crossings import Crossing, cross
 from rulvar.core.capabilities import has_lease_admin
 from rulvar.core.errors import LeaseHeldError
-from rulvar.core.records import Lease
+from rulvar.core.records import RUN_STATUSES, Lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.conformance.actors import Actor
+    from rulvar.conformance.crossings import Ending
     from rulvar.conformance.trial import Trial
 
 __all__ = ["CLAUSES"]
@@ -249,6 +251,20 @@ def _one_wins(trial: Trial) -> None:
         epochs.append(won[0].epoch)
         trial.actor("winner").release(won[0])
     trial.equal("the epochs", epochs, sorted(set(epochs)))
+    cross(trial, lambda: _acquire_the_same(trial, run))
+
+
+def _acquire_the_same(trial: Trial, run: str) -> Crossing:
+    one, other = trial.actor("one"), trial.actor("other", trial.another_handle())
+
+    def judge(first: Ending, second: Ending, where: str) -> None:
+        for ending in (first, second):
+            trial.require(ending.returned, "it is granted or refused", ending.words())
+        won = [end.value for end in (first, second) if isinstance(end.value, Lease)]
+        trial.equal(f"how many were granted the run ({where})", len(won), 1)
+        trial.actor("winner").release(won[0])
+
+    return Crossing(_try_acquire(one, run, "one"), _try_acquire(other, run, "other"), judge)
 
 
 @CLAUSES.clause(
@@ -366,6 +382,25 @@ def _only_renewal(trial: Trial) -> None:
     worker.put_meta(run, lease=lease if trial.claims(Level.FENCED) else None)
     trial.pass_ms(trial.lease_ttl_ms - trial.lease_ttl_ms // 2 + (25 if trial.waits else 0))
     worker.refused("expired").append(run, 1, lease=lease)
+
+
+@CLAUSES.clause(
+    "L-lives-on", "Nothing that its holder writes ends a lease, a row of whatever status neither."
+)
+def _lives_on(trial: Trial) -> None:
+    run = trial.run_id()
+    worker, other = trial.actor("worker"), trial.actor("other")
+    lease = worker.acquire(run)
+    fenced = lease if trial.claims(Level.FENCED) else None
+    for seq, status in enumerate((*RUN_STATUSES, "a status of tomorrow", *RUN_STATUSES)):
+        worker.append(run, seq, lease=lease)
+        worker.put_meta(run, lease=fenced, status=status)
+        if trial.claims(Level.FENCED_PAIR):
+            worker.put(f"{run}/turn", lease=lease)
+            worker.delete_blob(f"{run}/turn", lease=lease)
+        worker.renew(lease)
+        other.refused("held").acquire(run)
+    worker.release(lease)
 
 
 # --- readers --------------------------------------------------------------------------------

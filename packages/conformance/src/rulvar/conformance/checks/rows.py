@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rulvar.conformance.clauses import Level, Section
+from rulvar.conformance.crossings import Crossing, cross
 from rulvar.core.errors import ConfigError
 from rulvar.core.filters import matches
 from rulvar.core.records import RUN_STATUSES, JsonMembers, RunFilter, RunMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from rulvar.conformance.actors import Actor
+    from rulvar.conformance.crossings import Ending
     from rulvar.conformance.trial import Trial
 
 __all__ = ["CLAUSES"]
@@ -166,6 +168,54 @@ def _last(trial: Trial) -> None:
         ]
         trial.together([_putting(trial.actor("writer"), each) for each in rows])
         trial.require(_read(trial, run) in rows, "one of the rows that were put", _read(trial, run))
+    cross(trial, lambda: _put_both(trial, run))
+
+
+def _two_rows(trial: Trial, run: str) -> tuple[RunMeta, RunMeta]:
+    one = replace(_full(run), name=trial.mark(), genesis=trial.mark(), tags=("one",))
+    other = _row(run, "ok", workflow_hash=trial.mark(), segments=1, tags=("other", "two"))
+    return one, other
+
+
+def _put_both(trial: Trial, run: str) -> Crossing:
+    one, other = trial.stores.journal, trial.another_handle().journal
+    mine, theirs = _two_rows(trial, run)
+
+    def judge(first: Ending, second: Ending, where: str) -> None:
+        for ending in (first, second):
+            trial.require(ending.returned, "the row lands", ending.words())
+        found = _read(trial, run)
+        trial.require(found in {mine, theirs}, f"one of the two rows, whole ({where})", found)
+
+    return Crossing(lambda: one.put_meta(mine), lambda: other.put_meta(theirs), judge)
+
+
+@CLAUSES.clause(
+    "M2-whole",
+    "A reader sees the row before or the row after, never a mixture and never none.",
+    source="promise M2",
+)
+def _row_whole(trial: Trial) -> None:
+    run = trial.run_id()
+    trial.actor("worker").put_row(_full(run))
+    cross(trial, lambda: _read_at_put(trial, run))
+
+
+def _read_at_put(trial: Trial, run: str) -> Crossing:
+    journal, reader = trial.stores.journal, trial.another_handle().journal
+    before = _read(trial, run)
+    one, other = _two_rows(trial, run)
+    after = one if before is not None and before.tags == other.tags else other
+
+    def judge(put: Ending, read: Ending, where: str) -> None:
+        for ending in (put, read):
+            trial.require(ending.returned, "the call returns", ending.words())
+        found = [row for row in cast("Sequence[RunMeta]", read.value) if row.run_id == run]
+        trial.require(
+            found in ([before], [after]), f"the row before or the row after ({where})", found
+        )
+
+    return Crossing(lambda: journal.put_meta(after), lambda: reader.list_runs(None), judge)
 
 
 def _putting(actor: Actor, meta: RunMeta) -> Callable[[], None]:

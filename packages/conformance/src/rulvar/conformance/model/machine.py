@@ -105,6 +105,11 @@ class _Machine(RuleBasedStateMachine):
             handle=handle,
         )
 
+    @rule(letter=_runs, choice=st.integers(0, 1), step=st.integers(0, 2))
+    def append_well(self, letter: str, choice: int, step: int) -> None:
+        """Append what is likely to land: a journal is the heart of a run."""
+        self.append(letter, choice, step, 0)
+
     @rule(
         letter=_runs,
         choice=_choices,
