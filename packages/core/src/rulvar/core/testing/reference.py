@@ -294,8 +294,16 @@ class ReferenceStore:
         _check_lease(lease)
         with self._gate.passing():
             self._fence(run_id, lease)
-            self._tables.drop(run_id, blobs=blobs)
-            self._leases.pop(run_id, None)
+            try:
+                self._remove(run_id, blobs=blobs)
+            except BaseException:
+                # An interrupt between the two leaves no half of a deletion (D1).
+                self._remove(run_id, blobs=blobs)
+                raise
+
+    def _remove(self, run_id: str, *, blobs: bool) -> None:
+        self._tables.drop(run_id, blobs=blobs)
+        self._leases.pop(run_id, None)
 
     # --- the store itself -------------------------------------------------------------------
 
