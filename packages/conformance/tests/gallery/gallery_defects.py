@@ -54,8 +54,23 @@ __all__ = [
 ]
 
 MODULES = (
-    "gallery_reference",
-    "gallery_sqlite",
+    "gallery_reference_fence",
+    "gallery_reference_atomic",
+    "gallery_reference_leases",
+    "gallery_reference_operators",
+    "gallery_reference_journal",
+    "gallery_reference_rows",
+    "gallery_reference_blobs",
+    "gallery_reference_deletion",
+    "gallery_reference_ids",
+    "gallery_reference_life",
+    "gallery_sqlite_fence",
+    "gallery_sqlite_judging",
+    "gallery_sqlite_epochs",
+    "gallery_sqlite_commits",
+    "gallery_sqlite_waiting",
+    "gallery_sqlite_text",
+    "gallery_sqlite_runs",
 )
 """The modules whose defects make up the gallery, in the order of its table."""
 

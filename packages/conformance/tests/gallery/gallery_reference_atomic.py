@@ -1,0 +1,150 @@
+"""Fences over the reference store that are asked outside the lock, on each mutation alone.
+
+The check takes the lock, and the write takes it again: a successor comes in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gallery_over_reference import broken, broken_twin
+
+from rulvar.core.checks import (
+    check_blob,
+    check_lease,
+    check_meta,
+    check_record,
+    check_ref,
+    check_run_id,
+    run_of_ref,
+)
+from rulvar.core.testing import ReferenceStore, ReferenceTranscripts
+
+if TYPE_CHECKING:
+    from rulvar.core import JournalRecord, Lease, RunMeta
+
+
+class _ChecksFirst(ReferenceStore):
+    def check_alone(self, run_id: str, lease: Lease | None) -> None:
+        with self._gate.passing():
+            self._fence(run_id, lease)
+
+
+@broken(
+    "append-checks-first",
+    "the check of append and its write take the lock one after the other",
+    breaks="F-append-atomic",
+)
+class _AppendChecksFirst(_ChecksFirst):
+    def append(self, run_id: str, record: JournalRecord, /, *, lease: Lease | None = None) -> None:
+        check_run_id(run_id)
+        check_record(record)
+        self.check_alone(run_id, lease)
+        super().append(run_id, record)
+
+
+@broken(
+    "put-meta-checks-first",
+    "the check of put_meta and its write take the lock one after the other",
+    breaks="F-put_meta-atomic",
+)
+class _PutMetaChecksFirst(_ChecksFirst):
+    def put_meta(self, meta: RunMeta, /, *, lease: Lease | None = None) -> None:
+        check_meta(meta)
+        self.check_alone(meta.run_id, lease)
+        super().put_meta(meta)
+
+
+@broken(
+    "delete-checks-first",
+    "the check of delete and the deletion take the lock one after the other",
+    breaks="F-delete-atomic",
+)
+class _DeleteChecksFirst(_ChecksFirst):
+    def delete(self, run_id: str, /, *, lease: Lease | None = None) -> None:
+        check_run_id(run_id)
+        self.check_alone(run_id, lease)
+        super().delete(run_id)
+
+
+@broken(
+    "delete-whole-run-checks-first",
+    "the check of delete_whole_run and the deletion take the lock one after the other",
+    breaks="F-delete_whole_run-atomic",
+)
+class _DeleteWholeChecksFirst(_ChecksFirst):
+    def delete_whole_run(self, run_id: str, /, *, lease: Lease | None = None) -> None:
+        check_run_id(run_id)
+        self.check_alone(run_id, lease)
+        super().delete_whole_run(run_id)
+
+
+@broken(
+    "renew-checks-first",
+    "the check of renew and the new expiry take the lock one after the other",
+    breaks="F-renew-atomic",
+)
+class _RenewChecksFirst(_ChecksFirst):
+    def renew(self, lease: Lease, /) -> None:
+        check_lease(lease)
+        self.check_alone(lease.run_id, lease)
+        with self._gate.passing():
+            row = self._leases.get(lease.run_id)
+            if row is not None:
+                until = self._clock.now_ms() + self.lease_ttl_ms
+                self._leases[lease.run_id] = replace(
+                    row, owner=lease.owner, epoch=lease.epoch, expires_at=until
+                )
+
+
+@broken(
+    "release-checks-first",
+    "the check of release and the removal take the lock one after the other",
+    breaks="F-release-atomic",
+)
+class _ReleaseChecksFirst(_ChecksFirst):
+    def release(self, lease: Lease, /) -> None:
+        check_lease(lease)
+        self.check_alone(lease.run_id, lease)
+        with self._gate.passing():
+            self._leases.pop(lease.run_id, None)
+
+
+@broken(
+    "acquire-looks-first",
+    "acquire looks whether the run is free, and grants it under the lock again",
+    breaks="L-one-wins",
+)
+class _AcquireLooksFirst(ReferenceStore):
+    def acquire(self, run_id: str, owner: str, /) -> Lease:
+        with self._gate.passing():
+            free = self._live_row(run_id) is None
+        return self.seize(run_id, owner) if free else super().acquire(run_id, owner)
+
+
+@broken_twin(
+    "blob-put-checks-first",
+    "the check of a blob and its write take the lock one after the other",
+    breaks="F-blob-put-atomic",
+)
+class _BlobPutChecksFirst(ReferenceTranscripts):
+    def put(self, ref: str, blob: bytes, /, *, lease: Lease | None = None) -> None:
+        check_ref(ref)
+        check_blob(blob)
+        with self._store._gate.passing():
+            self._store._fence(run_of_ref(ref), lease)
+        super().put(ref, blob)
+
+
+@broken_twin(
+    "blob-delete-checks-first",
+    "the check of a blob's removal and the removal take the lock one after the other",
+    breaks="F-blob-delete-atomic",
+)
+class _BlobDeleteChecksFirst(ReferenceTranscripts):
+    def delete(self, ref: str, /, *, lease: Lease | None = None) -> None:
+        check_ref(ref)
+        with self._store._gate.passing():
+            self._store._fence(run_of_ref(ref), lease)
+        super().delete(ref)
