@@ -134,6 +134,21 @@ defect(
 )
 
 
+class _DeletesBlobsFirst(SqliteStore):
+    def delete_whole_run(self, run_id: str, /, *, lease: Lease | None = None) -> None:
+        for ref in self.transcripts().list_refs(run_id):
+            self.transcripts().delete(ref, lease=lease)
+        super().delete(run_id, lease=lease)
+
+
+defect(
+    "sqlite-delete-whole-run-in-two-steps",
+    "the blobs go first, each in a transaction of its own",
+    breaks="D-whole-one-step",
+    build=lambda home: sqlite(home, _DeletesBlobsFirst),
+)
+
+
 class _RollsNeighboursBack(Committer):
     def _commit(self) -> None:
         assert self._connection is not None
@@ -143,19 +158,35 @@ class _RollsNeighboursBack(Committer):
             super()._commit()
 
 
-def _rolling_back(home: Home) -> Stores:
-    stores = sqlite(home)
-    assert isinstance(stores.journal, SqliteStore)
-    stores.journal._database._committer.__class__ = _RollsNeighboursBack
-    return stores
-
-
 defect(
     "sqlite-refusal-rolls-neighbours-back",
     "a refused call rolls back its whole batch, whose other members are told that they landed",
     breaks="A5-threads",
-    build=_rolling_back,
+    build=lambda home: _committing(home, _RollsNeighboursBack),
 )
+
+
+class _RefusesAll(Committer):
+    def _commit(self) -> None:
+        super()._commit()
+        for refusal in [job.error for job in self._batch if job.error is not None][:1]:
+            for job in self._batch:
+                job.error = refusal
+
+
+defect(
+    "sqlite-refusal-goes-to-all",
+    "the refusal of one call is the answer to its whole batch, whose other members have landed",
+    breaks="A5-threads",
+    build=lambda home: _committing(home, _RefusesAll),
+)
+
+
+def _committing(home: Home, committer: type[Committer]) -> Stores:
+    stores = sqlite(home)
+    assert isinstance(stores.journal, SqliteStore)
+    stores.journal._database._committer.__class__ = committer
+    return stores
 
 
 class _ClosesAtOnce(SqliteStore):

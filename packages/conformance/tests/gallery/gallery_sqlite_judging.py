@@ -147,6 +147,19 @@ defect(
 )
 
 
+defect(
+    "sqlite-expiry-in-seconds",
+    "the expiry of a lease is kept in whole seconds",
+    breaks="L-boundary",
+    build=lambda home: worded(
+        home,
+        GRANT=schema.GRANT.replace(
+            "VALUES (?1, ?2, ?3, ?4)", "VALUES (?1, ?2, ?3, ?4 / 1000 * 1000)"
+        ),
+    ),
+)
+
+
 class _WritesBlobFirst(SqliteTranscripts):
     def put(self, ref: str, blob: bytes, /, *, lease: Lease | None = None) -> None:
         check_ref(ref)

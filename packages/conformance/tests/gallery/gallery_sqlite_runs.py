@@ -24,6 +24,20 @@ defect(
         home,
         DELETE_RUN=("DELETE FROM entries WHERE run_id LIKE ?1 || '%'", *schema.DELETE_RUN[1:]),
     ),
+)
+
+defect(
+    "sqlite-fenced-delete-takes-all-rows",
+    "a deletion under a lease removes the rows of all runs",
+    breaks="D1-removes",
+    build=lambda home: worded(
+        home,
+        DELETE_RUN_FENCED=(
+            schema.DELETE_RUN_FENCED[0],
+            f"DELETE FROM meta WHERE {schema.LIVE}",
+            schema.DELETE_RUN_FENCED[2],
+        ),
+    ),
     storm=True,
 )
 
@@ -70,7 +84,29 @@ defect(
     build=lambda home: worded(home, DELETE_BLOBS="DELETE FROM blobs WHERE ref LIKE ?1 || '%'"),
 )
 
+defect(
+    "sqlite-fenced-delete-whole-run-takes-all-blobs",
+    "delete_whole_run under a lease removes the blobs of all runs",
+    breaks="D-whole",
+    build=lambda home: worded(home, DELETE_BLOBS_FENCED=f"DELETE FROM blobs WHERE {schema.LIVE}"),
+    storm=True,
+)
+
 # --- blobs ------------------------------------------------------------------------------------
+
+defect(
+    "sqlite-blob-get-by-name",
+    "a blob is looked up by its name, and the latest of any run is found",
+    breaks="I-apart",
+    build=lambda home: worded(
+        home,
+        GET_BLOB=(
+            "SELECT data FROM blobs WHERE substr(ref, instr(ref, '/')) = "
+            "substr(?1, instr(?1, '/')) ORDER BY rowid DESC LIMIT 1"
+        ),
+    ),
+    storm=True,
+)
 
 defect(
     "sqlite-list-refs-by-pattern",

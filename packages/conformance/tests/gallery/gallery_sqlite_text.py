@@ -54,6 +54,15 @@ defect(
     ),
 )
 
+defect(
+    "sqlite-fenced-append-minifies",
+    "a payload that comes under a lease is kept without its white space",
+    breaks="A4-bytes",
+    build=lambda home: worded(
+        home, APPEND_FENCED=schema.APPEND_FENCED.replace("SELECT ?1, ?5", "SELECT ?1, json(?5)")
+    ),
+)
+
 
 class _DropsUnknown(SqliteStore):
     def put_meta(self, meta: RunMeta, /, *, lease: Lease | None = None) -> None:
@@ -77,6 +86,18 @@ defect(
         PUT_META=(
             "INSERT INTO meta (run_id, payload) VALUES (?1, ?2) ON CONFLICT (run_id) "
             "DO UPDATE SET payload = json_patch(payload, excluded.payload)"
+        ),
+    ),
+)
+
+defect(
+    "sqlite-fenced-put-meta-patches",
+    "a row that comes under a lease is patched into the one before",
+    breaks="M2-replace",
+    build=lambda home: worded(
+        home,
+        PUT_META_FENCED=schema.PUT_META_FENCED.replace(
+            "payload = excluded.payload", "payload = json_patch(payload, excluded.payload)"
         ),
     ),
 )
