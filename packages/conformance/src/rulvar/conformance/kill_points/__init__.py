@@ -13,13 +13,14 @@ engine's public calls, and a third one judges.
 
 Reading order: `workloads` (the table), `witness` (what a process notes, and where it dies),
 `ledger` and `judge` (what must be true, without any I/O), `roles` (what each process does),
-`forks` (where they come from), `runner`.
+`forks` (where they come from), `deaths`, `runner`.
 """
 
 from __future__ import annotations
 
+from rulvar.conformance.kill_points.deaths import Death
 from rulvar.conformance.kill_points.report import Failure, KillPointReport, WorkloadReport
-from rulvar.conformance.kill_points.runner import Death, kill_points
+from rulvar.conformance.kill_points.runner import kill_points
 from rulvar.conformance.kill_points.witness import KillPoint
 from rulvar.conformance.kill_points.workloads import WORKLOADS, Workload
 

@@ -14,7 +14,7 @@ from rulvar.conformance.kill_points.workloads import WORKLOADS
 from rulvar.conformance.subject import UrlSubject
 
 if TYPE_CHECKING:
-    from rulvar.conformance.kill_points.runner import Death
+    from rulvar.conformance.kill_points.deaths import Death
     from rulvar.conformance.kill_points.witness import Side
 
 __all__ = ["kill_points_command"]
@@ -67,7 +67,7 @@ _NAMES = click.Choice([workload.name for workload in WORKLOADS])
 @click.option("--exclude", multiple=True, type=_NAMES, help="Leave this one out; repeatable.")
 @click.option("--at", type=int, metavar="N", help="Only the N-th store call.")
 @click.option("--side", type=click.Choice(["before", "after"]), help="With --at: only this side.")
-@click.option("--per-kind", type=int, metavar="N", help="Only N deaths per kind of call and side.")
+@click.option("--sample", type=int, metavar="N", help="Only N deaths of each workload.")
 @click.option("--jobs", type=int, default=1, show_default=True, help="Workloads at a time.")
 @click.option("--stop", is_flag=True, help="End a workload at its first failure.")
 @click.option(
@@ -87,7 +87,7 @@ def kill_points_command(  # noqa: PLR0917 - click passes them by name
     exclude: tuple[str, ...],
     at: int | None,
     side: str | None,
-    per_kind: int | None,
+    sample: int | None,
     jobs: int,
     stop: bool,
     as_json: bool,
@@ -101,7 +101,7 @@ def kill_points_command(  # noqa: PLR0917 - click passes them by name
     \b
     Examples:
       rulvar kill-points sqlite:///runs.db --jobs 2
-      rulvar kill-points sqlite:///runs.db --per-kind 1
+      rulvar kill-points sqlite:///runs.db --sample 5
       rulvar kill-points acme:///runs.db --workload turns --at 17 --side after
       rulvar kill-points --list
     """  # noqa: D301 - click's mark for text that is not to be wrapped
@@ -121,7 +121,7 @@ def kill_points_command(  # noqa: PLR0917 - click passes them by name
             exclude=exclude,
             at=at,
             side=cast("Side | None", side),
-            per_kind=per_kind,
+            sample=sample,
             jobs=jobs,
             stop_at_failure=stop,
             progress=watcher,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from rulvar.conformance.kill_points.deaths import ClockOfLeases
     from rulvar.conformance.kill_points.judge import Finding
     from rulvar.conformance.kill_points.witness import KillPoint
 
@@ -109,7 +110,7 @@ class KillPointReport:
 
     store: str
     every_point: bool
-    clock: Literal["ahead", "waited", "none"]
+    clock: ClockOfLeases
     duration_s: float
     workloads: tuple[WorkloadReport, ...]
 

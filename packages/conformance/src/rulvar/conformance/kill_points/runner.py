@@ -5,69 +5,43 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import tempfile
+import threading
 import time
-import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from rulvar.conformance.child import IN_CHILD
 from rulvar.conformance.children import Children
 from rulvar.conformance.clauses import Reach
-from rulvar.conformance.failure import NotVerified
-from rulvar.conformance.kill_points.forks import in_a_fork, preload
+from rulvar.conformance.kill_points.deaths import calibrate, die
 from rulvar.conformance.kill_points.judge import Finding
-from rulvar.conformance.kill_points.ledger import read_notes
 from rulvar.conformance.kill_points.report import Failure, KillPointReport, WorkloadReport
-from rulvar.conformance.kill_points.roles import Job, Looked
 from rulvar.conformance.kill_points.witness import KillPoint
 from rulvar.conformance.kill_points.workloads import chosen_workloads
 from rulvar.conformance.subject import UrlSubject
 from rulvar.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from rulvar.conformance.children import Child
-    from rulvar.conformance.kill_points.forks import Ended
+    from rulvar.conformance.kill_points.deaths import Calls, ClockOfLeases, Death
     from rulvar.conformance.kill_points.report import Outcome
-    from rulvar.conformance.kill_points.roles import Part
     from rulvar.conformance.kill_points.witness import Side
     from rulvar.conformance.kill_points.workloads import Workload
-    from rulvar.conformance.subject import Place, Subject
+    from rulvar.conformance.subject import Subject
 
-__all__ = ["Death", "kill_points"]
+__all__ = ["kill_points"]
 
-_LONG_TTL_MS = 60_000
-_SHORT_TTL_MS = 2_000
 _MOST_CALLS = 2_000
 _MOST_BROKEN = 10
 
 SIDES: tuple[Side, Side] = ("before", "after")
 
 Progress: TypeAlias = "Callable[[Death], None]"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Death:
-    """One process that was to die, and what was found after it.
-
-    ``kill`` is None where nobody was to be killed; ``call`` is the call that it died at, and
-    empty when it finished before it came to that one. ``calls`` are all the calls it made.
-    """
-
-    workload: str
-    kill: KillPoint | None
-    died: bool
-    call: str
-    changes: bool
-    calls: tuple[tuple[str, bool], ...]
-    findings: tuple[Finding, ...]
-    processes: int
 
 
 def kill_points(
@@ -78,7 +52,7 @@ def kill_points(
     exclude: Iterable[str] = (),
     at: int | None = None,
     side: Side | None = None,
-    per_kind: int | None = None,
+    sample: int | None = None,
     jobs: int = 1,
     stop_at_failure: bool = False,
     deadline_s: int = 60,
@@ -87,8 +61,9 @@ def kill_points(
     """Kill a process at every store call of every workload, and have another one finish.
 
     ``workloads`` names the rows of the table to run (all by default), ``exclude`` those to
-    leave out. ``at`` and ``side`` repeat one death (or both sides of one call); ``per_kind``
-    takes at most so many deaths of each kind of call and side, instead of every one. ``jobs``
+    leave out. ``at`` and ``side`` repeat one death (or both sides of one call); ``sample``
+    takes so many deaths of each workload instead of every one, and sees to it that all the
+    workloads together have every kind of call and side. ``jobs``
     workloads run at a time. ``deadline_s`` is how long one process may live. ``progress`` is
     told of each death, from the thread of its workload.
 
@@ -99,11 +74,11 @@ def kill_points(
     exclude = tuple(exclude)
     chosen = chosen_workloads(workloads, exclude)
     _check_here(subject, chosen)
-    _check_numbers(at=at, side=side, per_kind=per_kind, jobs=jobs)
+    _check_numbers(at=at, side=side, sample=sample, jobs=jobs)
     began = time.monotonic()
     children = Children()
     try:
-        clock, own_place = _calibrate(subject, children, deadline_s)
+        clock, own_place = calibrate(subject, children, deadline_s)
         order = _Order(
             subject=subject,
             children=children,
@@ -111,7 +86,7 @@ def kill_points(
             own_place=own_place,
             at=at,
             side=side,
-            per_kind=per_kind,
+            sampler=None if sample is None else _Sampler(sample),
             stop_at_failure=stop_at_failure,
             deadline_s=deadline_s,
             progress=progress or (lambda _death: None),
@@ -124,7 +99,7 @@ def kill_points(
     rows += [_not_run(each, "excluded", "by name") for each in left_out]
     return KillPointReport(
         store=subject.name,
-        every_point=at is None and per_kind is None,
+        every_point=at is None and sample is None,
         clock=clock,
         duration_s=time.monotonic() - began,
         workloads=tuple(rows),
@@ -152,16 +127,16 @@ def _check_here(subject: Subject, chosen: list[Workload]) -> None:
         raise ConfigError(message)
 
 
-def _check_numbers(*, at: int | None, side: Side | None, per_kind: int | None, jobs: int) -> None:
-    for what, value in (("at", at), ("per_kind", per_kind), ("jobs", jobs)):
+def _check_numbers(*, at: int | None, side: Side | None, sample: int | None, jobs: int) -> None:
+    for what, value in (("at", at), ("sample", sample), ("jobs", jobs)):
         if value is not None and value < 1:
             message = f"{what} is 1 or more, not {value}"
             raise ConfigError(message)
     if side is not None and at is None:
         message = f"side={side!r} needs at: which call is meant?"
         raise ConfigError(message)
-    if at is not None and per_kind is not None:
-        message = "at repeats one death, per_kind chooses some: give one of them"
+    if at is not None and sample is not None:
+        message = "at repeats one death, sample chooses some: give one of them"
         raise ConfigError(message)
 
 
@@ -171,10 +146,10 @@ class _Order:
 
     subject: Subject
     children: Children
-    clock: Literal["ahead", "waited", "none"]
+    clock: ClockOfLeases
     at: int | None
     side: Side | None
-    per_kind: int | None
+    sampler: _Sampler | None
     stop_at_failure: bool
     deadline_s: int
     progress: Progress
@@ -189,147 +164,6 @@ class _Order:
             return shlex.join(parts)
         where = "" if kill is None else f", at={kill.at}, side={kill.side!r}"
         return f"kill_points(<the subject {self.subject.name!r}>, workloads=[{workload!r}]{where})"
-
-
-# --- one place, one death -------------------------------------------------------------------
-
-
-class _Scene:
-    """A place for one death, and the processes that play in it."""
-
-    def __init__(
-        self, subject: Subject, child: Child, workload: str, *, ttl_ms: int, deadline_s: int
-    ) -> None:
-        self.place: Place = subject.fresh(lease_ttl_ms=ttl_ms, manual_clock=False)
-        self.folder = Path(tempfile.mkdtemp(prefix="rulvar-kill-points-"))
-        self._prefix = "" if self.place.fresh else f"kp-{uuid.uuid4().hex[:12]}-"
-        self._child = child
-        self._workload = workload
-        self._deadline_s = deadline_s
-        self.processes = 0
-
-    def play(self, part: Part, **facts: object) -> Ended:
-        """Have a part played by a new process, and import what it had to import."""
-        job = Job(
-            part=part,
-            workload=self._workload,
-            opener=self.place.opener(),
-            folder=self.folder,
-            prefix=self._prefix,
-            own_place=self.place.fresh,
-            deadline_s=self._deadline_s,
-            **facts,  # type: ignore[arg-type]
-        )
-        self.processes += 1
-        ended = cast("Ended", self._child.run(in_a_fork, job))
-        if isinstance(ended.value, Looked) and ended.value.modules:
-            self._child.run(preload, ended.value.modules)
-        return ended
-
-    def close(self) -> None:
-        """Remove all that there was."""
-        if not self.place.fresh:
-            self.play("clear", died=True)
-        self.place.discard()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _calibrate(
-    subject: Subject, children: Children, deadline_s: int
-) -> tuple[Literal["ahead", "waited", "none"], bool]:
-    """Find out whether a lease runs out on a clock set ahead, and whose the place is.
-
-    Raises `ConfigError` when the store cannot even be opened by another process.
-    """
-    child = children.take()
-    try:
-        scene = _Scene(subject, child, "steps", ttl_ms=_LONG_TTL_MS, deadline_s=deadline_s)
-        try:
-            grants = _answer(subject, scene, "grant")
-            believes = _answer(subject, scene, "believe")
-        except NotVerified as error:
-            message = f"{subject.name} cannot be opened by another process: {error}"
-            raise ConfigError(message) from error
-        finally:
-            scene.close()
-    finally:
-        children.give_back(child)
-    clock: Literal["ahead", "waited", "none"] = "none"
-    if grants:
-        clock = "ahead" if believes else "waited"
-    return clock, scene.place.fresh
-
-
-def _answer(subject: Subject, scene: _Scene, part: Part) -> object:
-    answer = scene.play(part)
-    if not isinstance(answer.value, Looked):
-        message = f"{subject.name} cannot be used by another process: {answer.text}"
-        raise ConfigError(message)
-    return answer.value.result
-
-
-def _die(order: _Order, child: Child, row: Workload, kill: KillPoint | None) -> Death:
-    """Let one process come to its death, another finish, and a third judge."""
-    long = _SHORT_TTL_MS if order.clock == "waited" else _LONG_TTL_MS
-    scene = _Scene(
-        order.subject,
-        child,
-        row.name,
-        ttl_ms=row.lease_ttl_ms or long,
-        deadline_s=order.deadline_s,
-    )
-    try:
-        return _played(order, scene, row, kill)
-    finally:
-        scene.close()
-
-
-def _played(order: _Order, scene: _Scene, row: Workload, kill: KillPoint | None) -> Death:
-    findings: list[Finding] = []
-    died, result = False, None
-    if row.prepare is not None:
-        findings += _complaint("the preparation", scene.play("prepare"))
-    if not findings:
-        victim = scene.play("victim", kill=kill)
-        died = victim.how == "killed"
-        if died:
-            timed = order.clock == "waited"
-            after = scene.play("successor", died=True, timed=timed)
-            findings += _complaint("the successor", after)
-            result = _result(after)
-        else:
-            findings += _complaint("the workload", victim)
-            result = _result(victim)
-        if not findings or died:
-            findings += _complaint("the judge", scene.play("judge", died=died, result=result))
-    notes = read_notes("victim", scene.folder / "victim.notes")
-    last = next((note for note in notes if note.what == "dies"), None)
-    if died != (last is not None):
-        findings.append(Finding("recovery", "a death exactly where one was ordered", f"{last}"))
-    return Death(
-        workload=row.name,
-        kill=kill,
-        died=died,
-        call="" if last is None else last.call,
-        changes=last is not None and last.facts["changes"] is True,
-        calls=tuple(
-            (note.call, note.what == "begun") for note in notes if note.what in {"begun", "read"}
-        ),
-        findings=tuple(findings),
-        processes=scene.processes,
-    )
-
-
-def _result(ended: Ended) -> object:
-    return ended.value.result if isinstance(ended.value, Looked) else None
-
-
-def _complaint(who: str, ended: Ended) -> Iterator[Finding]:
-    """Return what a process has found, or that it did not come to its end."""
-    if isinstance(ended.value, Looked):
-        yield from ended.value.findings
-    else:
-        yield Finding("recovery", f"{who} finishes", f"{ended.how}: {ended.text}")
 
 
 # --- one workload -------------------------------------------------------------------------------
@@ -347,7 +181,7 @@ class _Trials:
         self._child = child
         self._row = row
         self._broken = 0
-        self.calls: tuple[tuple[str, bool], ...] = ()
+        self.calls: Calls = ()
         self.deaths = self.recovered = self.unharmed = self.skipped = self.processes = 0
         self.hit: Counter[str] = Counter()
         self.failures: list[Failure] = []
@@ -360,8 +194,8 @@ class _Trials:
             if order.at is not None:
                 for side in SIDES if order.side is None else (order.side,):
                     self._one(KillPoint(order.at, side))
-            elif order.per_kind is not None:
-                for kill in sampled(self.calls, order.per_kind):
+            elif order.sampler is not None:
+                for kill in order.sampler.choose(self.calls):
                     self._one(kill)
             else:
                 self._every_point()
@@ -381,7 +215,14 @@ class _Trials:
         self._fail(None, "", Finding("recovery", f"less than {_MOST_CALLS} calls", "no end"))
 
     def _one(self, kill: KillPoint | None) -> Death:
-        death = _die(self._order, self._child, self._row, kill)
+        death = die(
+            self._order.subject,
+            self._child,
+            self._row,
+            kill,
+            clock=self._order.clock,
+            deadline_s=self._order.deadline_s,
+        )
         self.processes += death.processes
         if death.died:
             self.deaths += 1
@@ -407,17 +248,32 @@ class _Trials:
         )
 
 
-def sampled(calls: tuple[tuple[str, bool], ...], per_kind: int) -> Iterator[KillPoint]:
-    """Yield at most ``per_kind`` points of each kind of call and side, spread over the run."""
-    places: dict[tuple[str, Side], list[int]] = {}
-    for number, (call, changes) in enumerate(calls, 1):
-        for side in SIDES if changes else SIDES[:1]:
-            places.setdefault((call, side), []).append(number)
-    for (_, side), numbers in places.items():
-        step = len(numbers) / (per_kind + 1)
-        chosen = {numbers[int(step * (index + 1))] for index in range(per_kind)}
-        for number in sorted(chosen):
-            yield KillPoint(number, side)
+class _Sampler:
+    """Chooses some kill points of each workload: of the kinds that were chosen least so far."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._chosen: Counter[tuple[str, Side]] = Counter()
+
+    def choose(self, calls: Calls) -> list[KillPoint]:
+        """Return points of a workload that makes these calls, spread over each kind."""
+        kinds: dict[tuple[str, Side], list[int]] = {}
+        for number, (call, changes) in enumerate(calls, 1):
+            for side in SIDES if changes else SIDES[:1]:
+                kinds.setdefault((call, side), []).append(number)
+        points: list[KillPoint] = []
+        with self._lock:
+            while kinds and len(points) < self._most:
+                kind = min(kinds, key=lambda each: (self._chosen[each], each))
+                numbers = kinds[kind]
+                # Another place each time: a kind that many workloads have is hit all over.
+                number = numbers.pop(self._chosen[kind] * 7 % len(numbers))
+                if not numbers:
+                    del kinds[kind]
+                self._chosen[kind] += 1
+                points.append(KillPoint(number, kind[1]))
+        return points
 
 
 def _run_workload(order: _Order, row: Workload) -> WorkloadReport:
