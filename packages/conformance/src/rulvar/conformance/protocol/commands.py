@@ -27,7 +27,7 @@ examples:
   python -m rulvar.conformance.protocol
   python -m rulvar.conformance.protocol acme:///runs.db
   python -m rulvar.conformance.protocol --guard append:unit
-  python -m rulvar.conformance.protocol --owners 3 --epochs 3 --no-replay
+  python -m rulvar.conformance.protocol --owners 3 --epochs 3 --wide acme:///runs.db
 """
 
 
@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="ID",
         help="only show what is found without this guard, as in append:unit; repeatable",
     )
+    parser.add_argument("--wide", action="store_true", help="replay more of it")
     parser.add_argument("--no-replay", action="store_true", help="leave the stores alone")
     parser.add_argument("--verbose", action="store_true", help="print every interleaving")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
@@ -81,7 +82,11 @@ def _plan(given: argparse.Namespace) -> Plan:
         message = f"--owners {given.owners} is too many: at most {len(OWNERS)}"
         raise ConfigError(message)
     return Plan.of(
-        owners=given.owners, epochs=given.epochs, things=given.things, flights=given.flights
+        owners=given.owners,
+        epochs=given.epochs,
+        things=given.things,
+        flights=given.flights,
+        wide=given.wide,
     )
 
 
@@ -91,8 +96,11 @@ def _show_guards(given: argparse.Namespace) -> bool:
     for name in given.guard:
         guards = named(name)
         if not guards:
-            known = ", ".join(guard.id for guard in GUARDS)
-            message = f"there is no guard {name!r}; these are: {known}"
+            calls = ", ".join(sorted({guard.call for guard in GUARDS}))
+            message = (
+                f"there is no guard {name!r}: give one as the report names it (append:unit), or "
+                f"all of a call ({calls})"
+            )
             raise ConfigError(message)
         found += [Found(guard, look_for(guard)) for guard in guards]
     _print(interleavings(found))

@@ -46,10 +46,14 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counterexample:
-    """The shortest interleaving that breaks an invariant: its last step is the wrong one."""
+    """The shortest interleaving that breaks an invariant: its last step is the wrong one.
+
+    ``off`` are the guards that were missing.
+    """
 
     invariant: Invariant
     moments: tuple[Moment, ...]
+    off: Off = SOUND
 
     def __len__(self) -> int:
         return len(self.moments)
@@ -139,7 +143,7 @@ class _Explorer:
         lost = self.lost()
         if lost is not None:
             moments = self.retrace(found.path_to(lost))
-            found.counterexample = Counterexample(RECOVERY, tuple(moments))
+            found.counterexample = Counterexample(RECOVERY, tuple(moments), found.off)
         return found
 
     def number(self, node: Node, parent: tuple[int, Action] | None) -> int:
@@ -206,7 +210,7 @@ class _Explorer:
 
     def story(self, rank: int, number: int, moment: Moment) -> Counterexample:
         moments = self.retrace(self.found.path_to(number))
-        return Counterexample(self.judged[rank], (*moments, moment))
+        return Counterexample(self.judged[rank], (*moments, moment), self.found.off)
 
     def retrace(self, path: list[Action]) -> list[Moment]:
         state, truth = self.found.nodes[0]

@@ -83,7 +83,7 @@ def _table() -> list[Guard]:
 
 
 _ALONE = (
-    Guard("live", "acquire", "a live lease bars", "a run that is held is granted again"),
+    Guard("live", "acquire", "a live lease bars", "it is granted as if it were free"),
     Guard("own", "acquire", "the holder is barred too", "the same owner string is let in"),
     Guard("expired", "acquire", "an expired lease does not bar", "it bars for ever"),
     Guard("unit", "acquire", "check and grant are one unit", "the check comes first"),
@@ -106,6 +106,10 @@ _ALONE = (
             Guard("meta", call, "the row goes", "the row stays"),
             Guard("parts", call, "it is all or nothing", "the journal goes first"),
         )
+    ),
+    *(
+        Guard("only", call, "no other run is touched", "the leases of all runs end", True)
+        for call in ("delete", "delete_whole_run", "release")
     ),
     Guard("blobs", "delete", "the blobs stay", "the blobs go"),
     Guard("blobs", "delete_whole_run", "the blobs go", "the blobs stay"),

@@ -19,9 +19,9 @@ from rulvar.conformance.protocol.rules import SOUND, step, verdict
 from rulvar.conformance.protocol.state import (
     CLOCK,
     EXPIRED,
-    MUTATIONS,
     OPERATOR,
     STALE,
+    WRITES,
     Action,
     LeaseValue,
 )
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["moves"]
 
 _ABOUT_A_LEASE: tuple[Call, ...] = ("renew", "release", "revive")
-_WRITES: tuple[Call, ...] = tuple(call for call in MUTATIONS if call not in _ABOUT_A_LEASE)
 
 
 def moves(state: State, bounds: Bounds, off: Off = SOUND) -> Iterator[Action]:
@@ -97,7 +96,7 @@ def _calls(
     if "seize" in made:
         yield "seize", 0, None, 0
     for lease in _offers(state, owner, forged=bounds.forged):
-        for call in _WRITES:
+        for call in WRITES:
             if call in made:
                 yield call, 0, lease, 0
         if state.runs[0].journal and "append" in made:
@@ -120,7 +119,7 @@ def _passes(state: State, action: Action, off: Off) -> bool:
 
 def _operations(state: State, bounds: Bounds, *, may_begin: bool) -> Iterator[Action]:
     """Return what is done without a lease: writes of a single writer, and restores."""
-    for call in _WRITES:
+    for call in WRITES:
         if call in bounds.calls:
             yield Action(call, OPERATOR, 0)
     if "append" in bounds.calls and state.runs[0].journal:

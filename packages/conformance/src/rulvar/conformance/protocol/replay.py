@@ -117,14 +117,16 @@ class Stage:
             raise
 
     def _open(self, subject: Subject, place: Place) -> None:
-        if not place.fresh or not place.honours_ttl:
+        if not place.fresh:
             message = (
-                f"{subject.name} leads to a place that others may use, or takes no lease_ttl_ms: "
-                "use a relative path or @tmp@, and a provider that knows the option"
+                f"{subject.name} is a place that others may use: give @tmp@/ or a relative path"
             )
             raise ConfigError(message)
         self.stores = place.open()
         assert_fenced_writes(self.stores)
+        if not place.honours_ttl:
+            message = f"{subject.name} takes no lease_ttl_ms: its leases cannot be made to run out"
+            raise ConfigError(message)
         self.missing = _missing_calls(self.stores)
         self._hours = _Hours(place)
         self._look_at_the_clock(subject.name)

@@ -58,11 +58,11 @@ def _guards(found: Sequence[Found]) -> list[str]:
     lines = [
         f"Guards taken away, one at a time: {len(found)}; shown by an interleaving: {shown}.",
         "The steps of the shortest one, for the guards of the fence:",
-        f"  {'':<42}" + "".join(f"{_HEADS.get(call, call):>9}" for call in _COLUMNS),
+        f"  {'':<45}" + "".join(f"{_HEADS.get(call, call):>9}" for call in _COLUMNS),
     ]
     for name, (keeps, _) in FENCE.items():
         cells = [lengths.get((name, call), "-") for call in _COLUMNS]
-        lines.append(f"  {name:<7}{keeps:<35}" + "".join(f"{cell:>9}" for cell in cells))
+        lines.append(f"  {name:<7}{keeps:<38}" + "".join(f"{cell:>9}" for cell in cells))
     lines.append("and for the others:")
     for each in found:
         if each.guard.name in FENCE and each.guard.call in _COLUMNS:

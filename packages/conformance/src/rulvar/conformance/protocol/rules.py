@@ -225,7 +225,10 @@ def _write(state: State, action: Action, off: Off) -> State:
         there = there._replace(row=there.row if ("ends", call) in off else None)
     elif lease is not None:
         there = there._replace(row=_renewed(there, lease, off))
-    return _with_run(state, action.run, there)
+    state = _with_run(state, action.run, there)
+    if ("only", call) in off:
+        state = state._replace(runs=tuple(run._replace(row=None) for run in state.runs))
+    return state
 
 
 def _deleted(there: Run, call: Call, off: Off) -> Run:

@@ -21,6 +21,7 @@ __all__ = [
     "OWNERS",
     "RUNS",
     "STALE",
+    "WRITES",
     "Action",
     "Answer",
     "Bounds",
@@ -58,6 +59,9 @@ MUTATIONS: tuple[Call, ...] = (
     "release",
 )
 """The calls of the fence table: what a lease lets through, and a dead one must not."""
+
+WRITES: tuple[Call, ...] = MUTATIONS[:6]
+"""Those of them that name a run beside the lease, which may be of another."""
 
 Phase = Literal["call", "begin", "commit", "crash"]
 """A call as one unit, or in two steps: its check, and its write; or its death between them."""
@@ -157,9 +161,9 @@ class Bounds:
 
     owners: int = 2
     runs: int = 1
-    epochs: int = 3
+    epochs: int = 2
     other_epochs: int = 1
-    things: int = 2
+    things: int = 1
     flights: int = 1
     forged: bool = True
     calls: frozenset[Call] = frozenset(

@@ -6,13 +6,12 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from rulvar.conformance.clauses import Reach
 from rulvar.conformance.protocol.explore import explore
 from rulvar.conformance.protocol.guards import GUARDS, REDUNDANT
 from rulvar.conformance.protocol.invariants import INNER, INVARIANTS
 from rulvar.conformance.protocol.replay import Stage, sound_steps
 from rulvar.conformance.protocol.rules import SOUND
-from rulvar.conformance.protocol.state import MUTATIONS, Bounds, Call
+from rulvar.conformance.protocol.state import OWNERS, WRITES, Bounds, Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -27,28 +26,37 @@ __all__ = ["Found", "Plan", "Survey", "View", "look_for", "survey"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is explored and replayed.
+    """What is explored, and what is replayed.
 
     ``views`` are explored whole; no one of them is everything, for the sake of the time that
-    it takes. ``small`` is replayed on stores that outlive their object, where every landed
-    call is a sync to a disk; ``large`` on the others.
+    it takes. Every transition of ``replayed`` is taken on every store.
     """
 
     views: tuple[tuple[str, Bounds], ...]
-    small: tuple[Bounds, ...]
-    large: tuple[Bounds, ...]
+    replayed: tuple[Bounds, ...]
 
     @classmethod
-    def of(cls, *, owners: int = 2, epochs: int = 2, things: int = 1, flights: int = 1) -> Plan:
-        """Return a plan: what is in flight, one owner and epoch more without it, two runs."""
+    def of(
+        cls,
+        *,
+        owners: int = 2,
+        epochs: int = 2,
+        things: int = 1,
+        flights: int = 1,
+        wide: bool = False,
+    ) -> Plan:
+        """Return a plan: calls in flight; none, but one more owner and epoch; two runs.
+
+        Replayed are calls as one unit, since that is how a store is called. ``wide`` replays
+        more: with the owner and epoch more, and with leases of two runs that run out.
+        """
         steps = Bounds(owners=owners, epochs=epochs, things=things, flights=flights)
-        calls = replace(steps, owners=min(owners + 1, 4), epochs=epochs + 1, flights=0)
+        more = replace(steps, owners=min(owners + 1, len(OWNERS)), epochs=epochs + 1, flights=0)
         two = replace(steps, runs=2, flights=0)
-        less = replace(two, epochs=1, calls=frozenset[Call]((*MUTATIONS, "acquire", "time")))
+        cross = replace(two, epochs=1, calls=frozenset[Call]((*WRITES, "acquire", "release")))
         return cls(
-            views=(("in flight", steps), ("as one unit", calls), ("two runs", two)),
-            small=(replace(steps, flights=0), less),
-            large=(calls, replace(two, epochs=1)),
+            views=(("in flight", steps), ("as one unit", more), ("two runs", two)),
+            replayed=(more, two) if wide else (replace(steps, flights=0), cross),
         )
 
 
@@ -142,11 +150,12 @@ def look_for(guard: Guard) -> Exploration:
     """Explore the protocol without one guard, up to the shortest interleaving that shows it.
 
     The owners use the leases that they were granted, and no forged ones, unless the guard is
-    about those; the bounds are wider than the shortest interleaving of any guard needs.
+    about those.
     """
     bounds = Bounds(
+        owners=2,
         runs=2 if guard.second_run else 1,
-        epochs=3,
+        epochs=2,
         things=1,
         flights=0 if guard.second_run else 1,
         forged=guard.forged,
@@ -157,7 +166,7 @@ def look_for(guard: Guard) -> Exploration:
 def _without_the_redundant(done: Survey, tell: Callable[[str], None]) -> None:
     """Take all the redundant guards away at once: nothing that is explored may change."""
     tell("taking the redundant guards away, all at once")
-    bounds = Bounds(owners=2, epochs=2, things=1, flights=1)
+    bounds = Bounds(owners=3, epochs=3, things=1, flights=0)
     off = SOUND.union(*(guard.off() for guard in REDUNDANT))
     explored = explore(bounds, off, judged=INVARIANTS + INNER)
     whole = next((v.explored for v in done.views if v.explored.bounds == bounds), None)
@@ -175,8 +184,7 @@ def _replayed(
 ) -> Replay:
     stage = Stage(subject)
     try:
-        wanted = plan.large if subject.reach is Reach.OBJECT else plan.small
-        for bounds in wanted:
+        for bounds in plan.replayed:
             offered = replace(bounds, calls=bounds.calls - stage.missing)
             if offered not in graphs:
                 graphs[offered] = explore(offered, keep=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.protocol.replay import answer_in_words, sound_steps
+from rulvar.conformance.protocol.rules import SOUND
 from rulvar.conformance.protocol.state import (
     ABSENT,
     CLOCK,
@@ -18,11 +19,14 @@ from rulvar.conformance.protocol.state import (
 if TYPE_CHECKING:
     from rulvar.conformance.protocol.explore import Counterexample
     from rulvar.conformance.protocol.replay import Difference
-    from rulvar.conformance.protocol.state import Action, Answer, Run
+    from rulvar.conformance.protocol.rules import Off
+    from rulvar.conformance.protocol.state import Action, Answer, Run, State
 
 __all__ = ["action_in_words", "difference_lines", "step_lines", "story"]
 
-_PHASES = {"call": "", "begin": ": begins", "commit": ": goes on", "crash": ": dies"}
+_AS_ONE = {"call": "", "begin": " is called", "commit": " goes on", "crash": " dies"}
+_IN_TWO = {**_AS_ONE, "begin": ": the check", "commit": ": the write"}
+_SAID = {"begun": "(no answer yet)", "passed": "", "died": "(never answered)"}
 _AGES = ("live", "live, half of its time gone", "expired")
 
 
@@ -31,8 +35,8 @@ def who(actor: int) -> str:
     return {OPERATOR: "operator", CLOCK: "clock"}.get(actor) or OWNERS[actor]
 
 
-def action_in_words(action: Action) -> str:
-    """Return what is done, without who does it."""
+def action_in_words(action: Action, off: Off = SOUND) -> str:
+    """Return what is done, without who does it; ``off`` are the guards that are missing."""
     if action.call == "time":
         way = "passes" if action.more > 0 else "is set back"
         of = f" for {RUNS[action.run]}" if action.run else ""
@@ -50,34 +54,49 @@ def action_in_words(action: Action) -> str:
         words += f" under ({OWNERS[lease.owner]}, epoch {lease.epoch}){of}"
     elif action.actor == OPERATOR and action.call != "raise_epoch":
         words += " without a lease"
-    return words + _PHASES[action.phase]
+    in_two = ("unit", action.call) in off
+    return words + (_IN_TWO if in_two else _AS_ONE)[action.phase]
 
 
-def step_lines(actions: tuple[Action, ...], answers: tuple[Answer, ...]) -> list[str]:
+def step_lines(
+    actions: tuple[Action, ...], answers: tuple[Answer, ...], off: Off = SOUND
+) -> list[str]:
     """Return one numbered line for each step."""
-    return [
-        f"{number:>4}  {who(action.actor):<9} {action_in_words(action):<48} "
-        f"{answer_in_words(answer)}"
-        for number, (action, answer) in enumerate(zip(actions, answers, strict=True), 1)
-    ]
+    lines = []
+    for number, (action, answer) in enumerate(zip(actions, answers, strict=True), 1):
+        passes = action.phase == "begin" and ("unit", action.call) in off
+        said = "it passes" if passes else _said(answer)
+        words = action_in_words(action, off)
+        lines.append(f"{number:>4}  {who(action.actor):<9} {words:<48} {said}".rstrip())
+    return lines
+
+
+def _said(answer: Answer) -> str:
+    return _SAID.get(answer.word, answer_in_words(answer))
 
 
 def story(found: Counterexample) -> list[str]:
     """Return a counterexample as lines: the interleaving, what was due, what happened."""
-    lines = step_lines(
-        tuple(moment.action for moment in found.moments),
-        tuple(moment.answer for moment in found.moments),
-    )
     last = found.moments[-1]
     _, answer, state = sound_steps(found)[-1]
-    run = last.action.run
-    due, there = run_in_words(state.runs[run]), run_in_words(last.after.runs[run])
     return [
-        *lines,
-        f"      expected: {answer_in_words(answer)}; then {due}",
-        f"      happened: {answer_in_words(last.answer)}; then {there}",
-        f"      broken:   {found.invariant.name} ({found.invariant.sentence})",
+        *step_lines(
+            tuple(moment.action for moment in found.moments),
+            tuple(moment.answer for moment in found.moments),
+            found.off,
+        ),
+        f"      expected: {_said(answer)}; then {_runs_in_words(state)}",
+        f"      happened: {_said(last.answer)}; then {_runs_in_words(last.after)}",
+        f"      broken:   {found.invariant.name}: {found.invariant.sentence}",
     ]
+
+
+def _runs_in_words(state: State) -> str:
+    if len(state.runs) == 1:
+        return run_in_words(state.runs[0])
+    return "; ".join(
+        f"{name}: {run_in_words(run)}" for name, run in zip(RUNS, state.runs, strict=False)
+    )
 
 
 def run_in_words(run: Run) -> str:
@@ -92,7 +111,7 @@ def run_in_words(run: Run) -> str:
     if run.row is not None:
         age = _AGES[min(run.row.age, EXPIRED)]
         parts.append(f"a lease of {OWNERS[run.row.owner]}, epoch {run.row.epoch}, {age}")
-    return "; ".join(parts) or "nothing is there"
+    return ", ".join(parts) or "nothing is there"
 
 
 def _under(epoch: int) -> str:
