@@ -1,8 +1,14 @@
-"""The state machine: several owners, a few runs, a clock, and every operation of the SPI."""
+"""The state machine: several owners, a few runs, a clock, and every operation of the SPI.
+
+Hypothesis explores a machine of many rules by switching rules off, and by varying histories
+that it has made: it finds what is rare, and may pass by what two operations in a row would
+show. A machine of one rule gives it nothing to switch off, so half of the histories are walks
+in which every operation is as likely as any other. Both shrink to a short script.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis import strategies as st
@@ -38,7 +44,7 @@ _choices = st.integers(0, 5)
 
 
 class _Machine(RuleBasedStateMachine):
-    """Random operations; `trial` is set by `run_model`."""
+    """Every operation as a rule; `trial` and `other` are set by `run_model`."""
 
     trial: ClassVar[Trial]
     number: ClassVar[int] = 0
@@ -104,11 +110,6 @@ class _Machine(RuleBasedStateMachine):
             lambda side: side.journal.append(run, written, **side.under(pair)),
             handle=handle,
         )
-
-    @rule(letter=_runs, choice=st.integers(0, 1), step=st.integers(0, 2))
-    def append_well(self, letter: str, choice: int, step: int) -> None:
-        """Append what is likely to land: a journal is the heart of a run."""
-        self.append(letter, choice, step, 0)
 
     @rule(
         letter=_runs,
@@ -300,6 +301,110 @@ def _under(pair: Pair | None) -> str:
     return "" if pair is None else f", lease={pair.name}"
 
 
+# --- walks ------------------------------------------------------------------------------------
+
+_NAMES = (
+    "pause",
+    "append",
+    "put_meta",
+    "delete",
+    "put",
+    "append",
+    "delete_blob",
+    "acquire",
+    "take_over",
+    "append",
+    "about_a_lease",
+    "seize",
+    "delete_whole_run",
+    "raise_epoch",
+    "time_passes",
+    "list_runs",
+    "load_after",
+)
+"""The operations; the first does nothing, so that a step can shrink away."""
+
+
+def _walk_over(kind: type[_Machine]) -> type[RuleBasedStateMachine]:
+    """Return the machine whose one rule makes any of the machine."""
+
+    class Walk(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.machine = kind()
+            self.machine.begin()
+
+        @rule(
+            name=st.sampled_from(_NAMES),
+            letter=st.sampled_from("aab"),
+            choice=st.integers(0, 5),
+            number=st.integers(0, 3),
+            of=st.integers(0, 5),
+            handle=st.integers(0, 1),
+        )
+        def step(
+            self, *, name: str, letter: str, choice: int, number: int, of: int, handle: int
+        ) -> None:
+            if name != "pause" and _offers(self.machine, name):
+                run = "a" if letter == "a" else "a2"
+                arguments = _arguments(run, choice, number, of, handle)[name]
+                getattr(self.machine, name)(**arguments)
+
+    return Walk
+
+
+def _offers(machine: _Machine, name: str) -> bool:
+    conditions: dict[str, Callable[[], bool]] = {
+        "put": lambda: machine.trial.has_blobs,
+        "delete_blob": lambda: machine.trial.has_blobs,
+        "acquire": lambda: machine.claims(Level.LEASABLE),
+        "take_over": lambda: machine.claims(Level.LEASABLE),
+        "about_a_lease": lambda: bool(machine.leases),
+        "seize": lambda: machine.offers("seize"),
+        "raise_epoch": lambda: machine.offers("raise_epoch"),
+        "load_after": lambda: machine.offers("load_after"),
+        "time_passes": lambda: machine.trial.place.clock is not None,
+        "delete_whole_run": lambda: (
+            machine.offers("delete_whole_run") and machine.claims(Level.FENCED_PAIR)
+        ),
+    }
+    return conditions.get(name, lambda: True)()
+
+
+def _arguments(run: str, choice: int, number: int, of: int, handle: int) -> dict[str, Any]:
+    """Return the arguments of each operation, from a few numbers."""
+    owner, tags = ("ann", "bob")[of % 2], ((), ("x",), ("x", "y"))[of % 3]
+    name, status = ("t", "t/u")[of % 2], RUN_STATUSES[of]
+    under = {"letter": run, "choice": choice}
+    here = {"handle": handle}
+    return {
+        "append": under | here | {"step": max(number, 0 if of else -1)},
+        "put_meta": under | here | {"status": status, "tags": tags},
+        "delete": under | here,
+        "put": under | here | {"name": name},
+        "delete_blob": under | {"name": name},
+        "acquire": {"letter": run, "owner": owner} | here,
+        "take_over": {"letter": run, "owner": owner} | here,
+        "about_a_lease": {
+            "letter": run,
+            "choice": max(1, choice),
+            "what": ("renew", "release", "revive")[of % 3],
+        }
+        | here,
+        "seize": {"letter": run, "owner": owner},
+        "delete_whole_run": under,
+        "raise_epoch": {"letter": run, "step": number},
+        "time_passes": {"part": number + 1},
+        "list_runs": {
+            "statuses": [None, [], [status], [status, "ok"]][number],
+            "tags": tags,
+            "limit": (None, 1, 2)[of % 3],
+        }
+        | here,
+        "load_after": {"letter": run, "after": of, "limit": number + 1},
+    }
+
+
 def run_model(trial: Trial, *, chance: int, examples: int, steps: int) -> None:
     """Run the machine over the trial's store. Raises `CheckFailure` with the shortest script."""
     other = None if trial.place.reach is Reach.OBJECT else trial.reopen()
@@ -309,9 +414,15 @@ def run_model(trial: Trial, *, chance: int, examples: int, steps: int) -> None:
 
     Machine.trial = trial
     Machine.other = other
-    seed(chance)(Machine)
+    _run(_walk_over(Machine), chance, -(-examples // 2), steps)
+    _run(Machine, chance, -(-examples // 2), steps)
+    trial.count("random histories", Machine.number)
+
+
+def _run(kind: type[RuleBasedStateMachine], chance: int, examples: int, steps: int) -> None:
+    seed(chance)(kind)
     run_state_machine_as_test(
-        Machine,
+        kind,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
@@ -324,4 +435,3 @@ def run_model(trial: Trial, *, chance: int, examples: int, steps: int) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
-    trial.count("random histories", Machine.number)
