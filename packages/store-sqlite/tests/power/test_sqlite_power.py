@@ -24,6 +24,9 @@ from power_scribe import recording
 from power_sweep import record
 from power_workloads import FULL_ONLY, WORKLOADS, birth, checkpoints
 
+from rulvar.core.records import JournalRecord
+from rulvar.stores.sqlite import SqliteStore
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -286,6 +289,37 @@ def test_a_lost_commit_does_not_come_back_with_the_next_cut(
         )
         verdict = second.judge.verdict(again, each.position)
         assert [str(violation) for violation in verdict.violations] == [], each.what
+
+
+@pytest.mark.parametrize("what", ["BEGIN IMMEDIATE", "BEGIN; SELECT count(*) FROM entries"])
+def test_opening_waits_for_nobody_to_begin_the_log_anew(what: str, tmp_path: Path) -> None:
+    """A writer or a reader is at work on a log that is not empty: the store opens beside it."""
+    path = tmp_path / DATABASE
+    with SqliteStore(path) as first:
+        first.append("run", JournalRecord(seq=0, payload=b'{"seq":0}'))
+        other = apsw.Connection(str(path))
+        other.execute(what).fetchall()
+        with SqliteStore(path, open_timeout_ms=0) as second:
+            assert len(second.load("run")) == 1
+        other.execute("ROLLBACK")
+        other.close()
+        assert len(first.load("run")) == 1
+
+
+@pytest.mark.parametrize("sick", [False, True])
+def test_a_log_that_was_left_begins_anew_and_a_sick_disk_can_still_be_read(
+    sick: bool, tmp_path: Path
+) -> None:
+    first = record("first", first_life, tmp_path / "first", "full")
+    cut = next(each for each in reversed(first.cuts) if each.what.startswith("answer"))
+    left = build(cut, Plan("nothing", (), ()), random.Random(1), shared_memory="shm")
+    with recording(tmp_path / "second", "full", before=(left, {})) as scribe:
+        scribe.recorder.failing_database_syncs = int(sick)
+        with SqliteStore(scribe.folder / DATABASE) as store:
+            assert len(store.load("run")) == EARLIER + 1
+            log = scribe.disk.contents()[f"{DATABASE}-wal"]
+            assert bool(log) is sick
+            store.append("run", JournalRecord(seq=99, payload=b'{"seq":99}'))
 
 
 def test_the_workloads_do_what_they_are_for(tmp_path: Path) -> None:

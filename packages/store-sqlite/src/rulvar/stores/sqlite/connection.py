@@ -253,7 +253,8 @@ def _begin_log_anew(connection: apsw.Connection, path: str) -> None:
     Power loss may leave frames of lost commits behind the last whole one. They count for
     nothing, until a new commit begins with the very pages that theirs began with: if the
     power fails again inside that one, the lost commit would be there after all. In a log that
-    begins anew, with a salt of its own, they never count again.
+    begins anew, with a salt of its own, they never count again. A disk that is full or sick
+    must not keep anybody from reading, so it is left to the next write to report it.
     """
     try:
         empty = os.stat(f"{path}-wal").st_size == 0  # noqa: PTH116
@@ -261,7 +262,7 @@ def _begin_log_anew(connection: apsw.Connection, path: str) -> None:
         return
     if empty:
         return
-    with contextlib.suppress(*BUSY):
+    with contextlib.suppress(*BUSY, apsw.FullError, apsw.IOError, apsw.ReadOnlyError):
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
