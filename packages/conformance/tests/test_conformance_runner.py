@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,6 +144,26 @@ def test_conformant_is_every_must_tried_and_passed(
     assert json.loads(certificate.badge())["color"] == ("brightgreen" if conformant else "red")
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "told"),
+    [
+        ([("MUST", "passed")], "CONFORMANT: x keeps every MUST of journal"),
+        (
+            [("MUST", "passed"), ("SHOULD", "failed")],
+            "CONFORMANT: x keeps every MUST of journal; not kept, and no MUST: A-1",
+        ),
+        ([("SHOULD", "error")], "NOT PASSED: nothing of what was asked for"),
+        ([("MUST", "not claimed")], "NOT CONFORMANT: no clause was tried on x"),
+        (
+            [("MUST", "passed"), ("MUST", "not verified")],
+            "NOT CONFORMANT: x does not keep journal: one MUST is broken or not verified; begin",
+        ),
+    ],
+)
+def test_the_verdict_is_one_line(outcomes: list[tuple[str, str]], told: str) -> None:
+    assert report(_certificate(*outcomes)).splitlines()[-1].startswith(told)
+
+
 def test_a_must_that_cannot_be_tried_is_not_verified_with_its_reason() -> None:
     subject = FactorySubject("slow", odd.open_without_options, reach="object")
     certificate = certify(_NoTtl(subject), only=["L-expiry"])
@@ -167,8 +188,8 @@ class _NoTtl:
         place.honours_ttl = False
         return place
 
-    def again(self, clause_id: str, seed: int) -> str:
-        return self._inner.again(clause_id, seed)
+    def again(self, clause_id: str, seed: int, levels: tuple[str, ...] = ()) -> str:
+        return self._inner.again(clause_id, seed, levels)
 
 
 # --- what is told ---------------------------------------------------------------------------------
@@ -181,6 +202,29 @@ def test_a_failure_tells_who_did_what_and_how_to_try_it_again() -> None:
     for part in ("timeline:", "first", "acquire(", "expected:", "got:", "only=['L-exclusive']"):
         assert part in result.story
     assert "seed=5" in result.again
+
+
+def test_what_was_claimed_is_part_of_the_way_to_try_it_again() -> None:
+    certificate = certify(_subject("silent"), level="leasable", only=["L-exclusive"], seed=5)
+    assert "level=['leasable']" in certificate.results[0].again
+    assert "level" not in UrlSubject("acme:///x").again("A5-guard", 1)
+    command = UrlSubject("acme:///x", reach="object").again("A5-guard", 1, ("journal", "fenced"))
+    assert command.endswith("--seed 1 --level journal --level fenced --reach object")
+
+
+def test_a_report_tells_the_first_failures_whole_and_ends_with_where_to_begin() -> None:
+    certificate = certify(_subject("silent"), only=["A*", "L-exclusive"])
+    bad = {"failed", "error"}
+    broken = [each.clause_id for each in certificate.results if each.outcome in bad]
+    lines = report(certificate).splitlines()
+    assert lines[0].startswith("---")
+    assert lines[1].startswith(f"FAILED {broken[0]} ")
+    assert sum(line.startswith(("FAILED ", "ERROR ")) for line in lines) == 5
+    assert any(line.startswith(f"{len(broken) - 5} more failed") for line in lines)
+    assert lines[-1].startswith("NOT CONFORMANT")
+    assert lines[-1].endswith(f"begin with {broken[0]}")
+    summary = "\n".join(lines[-20:])
+    assert all(clause_id in summary for clause_id in broken)
 
 
 def test_the_certificate_is_json_with_versions_seed_and_counts() -> None:
@@ -217,6 +261,78 @@ def test_progress_is_told_for_each_clause_and_a_failure_can_stop() -> None:
     assert seen == ["A5-guard"] == [result.clause_id for result in certificate.results]
 
 
+# --- several at once ------------------------------------------------------------------------------
+
+
+class _Crowd:
+    """Counts the places that are open, and lets the second one wait for the third."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.there: set[int] = set()
+        self.most = 0
+        self._third = threading.Event()
+        self._lock = threading.Lock()
+
+    def enter(self, store: object) -> None:
+        with self._lock:
+            self.opened += 1
+            self.there.add(id(store))
+            number, self.most = self.opened, max(self.most, len(self.there))
+        if number == 2:
+            self._third.wait(30)
+        if number == 3:
+            self._third.set()
+
+    def leave(self, store: object) -> None:
+        with self._lock:
+            self.there.discard(id(store))
+
+
+def test_a_clause_that_fails_in_company_is_tried_again_alone() -> None:
+    crowd = _Crowd()
+
+    class Shy(odd.ReferenceStore):  # type: ignore[name-defined, misc]
+        def append(self, *arguments: object, **options: object) -> None:
+            if len(crowd.there) > 1:
+                message = "somebody else has a store, too"
+                raise RuntimeError(message)
+            super().append(*arguments, **options)
+
+        def close(self) -> None:
+            crowd.leave(self)
+            super().close()
+
+    def opening(home: Home) -> Stores:
+        store = Shy(clock=home.clock, lease_ttl_ms=home.lease_ttl_ms)
+        crowd.enter(store)
+        return Stores(store, store.transcripts())
+
+    subject = FactorySubject("shy", opening, reach="object", takes_clock=True)
+    seen: list[str] = []
+    certificate = certify(
+        subject,
+        only=["F-append-live", "F-put_meta-live", "F-append-superseded"],
+        jobs=2,
+        progress=lambda result: seen.append(result.clause_id),
+    )
+    assert crowd.most > 1
+    assert certificate.count("passed") == 3
+    assert sorted(seen) == sorted(result.clause_id for result in certificate.results)
+
+
+def test_several_at_once_find_what_one_after_the_other_finds() -> None:
+    alone, together = (
+        certify(_subject("sound"), only=["A5*", "F-append*", "L-*"], seed=1, jobs=jobs)
+        for jobs in (1, 4)
+    )
+    outcomes = [[(each.clause_id, each.outcome) for each in c.results] for c in (alone, together)]
+    assert outcomes[0] == outcomes[1]
+    broken = certify(_subject("silent"), only=["F-append*"], jobs=4)
+    assert broken.count("passed") == 0
+    assert broken.count("failed") == broken.ran > 5
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -227,6 +343,10 @@ def test_an_unknown_clause_level_or_effort_is_refused_by_name() -> None:
         certify(_subject("sound"), level="gold")
     with pytest.raises(ConfigError, match="effort"):
         certify(_subject("sound"), effort=0)
+    with pytest.raises(ConfigError, match="jobs is 1 or more"):
+        certify(_subject("sound"), jobs=0)
+    with pytest.raises(ConfigError, match="no level is claimed"):
+        certify(_subject("sound"), level=[])
     with pytest.raises(PluginError, match="acme"):
         certify(UrlSubject("acme:///x"))
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
+from typing import TYPE_CHECKING
 
 from rulvar.conformance.clauses import Level, Reach
-from rulvar.conformance.doors import Order, list_clauses, run_order, show_progress
-from rulvar.conformance.registry import chosen
+from rulvar.conformance.doors import DEADLINE_S, JOBS, Order, list_clauses, run_order
 from rulvar.core.errors import RulvarError
+
+if TYPE_CHECKING:
+    from typing import TextIO
 
 __all__ = ["main"]
 
@@ -29,6 +33,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--reach", choices=list(Reach), help="how far the state reaches")
     parser.add_argument("--seed", type=int, help="make the random choices again")
     parser.add_argument("--effort", type=int, default=1, help="more races and histories: 1, 2, ...")
+    parser.add_argument(
+        "--jobs", type=int, default=JOBS, help="clauses at once, where that proves as much: 1, ..."
+    )
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        default=DEADLINE_S,
+        metavar="SECONDS",
+        help="how long one clause may take, times the effort",
+    )
+    parser.add_argument("--quiet", "-q", action="store_true", help="no progress on standard error")
     parser.add_argument("--json", action="store_true", help="print the certificate as JSON")
     parser.add_argument("--certificate", metavar="FILE", help="write the certificate there too")
     parser.add_argument("--badge", metavar="FILE", help="write a badge file")
@@ -41,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         if given.list:
-            _print(list_clauses(given.only))
+            _print(list_clauses(given.only), stream=sys.stdout)
             return 0
         if given.url is None:
             parser.error("a store's URL is missing, as in acme:///runs.db")
@@ -52,20 +67,23 @@ def main(arguments: list[str] | None = None) -> int:
             seed=given.seed,
             reach=given.reach,
             effort=given.effort,
+            jobs=given.jobs,
+            deadline_s=given.deadline,
+            quiet=given.quiet,
             json=given.json,
             certificate=given.certificate,
             badge=given.badge,
         )
-        total = len(chosen(given.only or None))
-        return 0 if run_order(order, write=_print, progress=show_progress(total)) else 1
+        # Bound now: a clause that never ends may keep standard output turned elsewhere.
+        return 0 if run_order(order, write=partial(_print, stream=sys.stdout)) else 1
     except RulvarError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
 
 
-def _print(text: str) -> None:
-    encoding = sys.stdout.encoding or "ascii"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+def _print(text: str, *, stream: TextIO) -> None:
+    encoding = stream.encoding or "ascii"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
+
 import click
 
 from rulvar.conformance.clauses import Level, Reach
-from rulvar.conformance.doors import Order, list_clauses, run_order, show_progress
-from rulvar.conformance.registry import chosen
+from rulvar.conformance.doors import DEADLINE_S, JOBS, Order, list_clauses, run_order
 
 __all__ = ["certify"]
 
@@ -34,6 +36,22 @@ def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool)
 )
 @click.option("--seed", type=int, help="Make the random choices again.")
 @click.option("--effort", type=int, default=1, help="More races and histories: 1, 2, ...")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=JOBS,
+    show_default=True,
+    help="Clauses at once, where that proves as much.",
+)
+@click.option(
+    "--deadline",
+    type=click.FloatRange(min=0, min_open=True),
+    default=DEADLINE_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long one clause may take, times the effort.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="No progress on standard error.")
 @click.option("--certificate", metavar="FILE", help="Write the certificate (JSON) there too.")
 @click.option("--badge", metavar="FILE", help="Write a badge file.")
 @click.option(
@@ -54,6 +72,9 @@ def certify(  # noqa: PLR0917 - click passes them by name
     reach: str | None,
     seed: int | None,
     effort: int,
+    jobs: int,
+    deadline: float,
+    quiet: bool,
     certificate: str | None,
     badge: str | None,
     as_json: bool,
@@ -82,10 +103,13 @@ def certify(  # noqa: PLR0917 - click passes them by name
         seed=seed,
         reach=reach,
         effort=effort,
+        jobs=jobs,
+        deadline_s=deadline,
+        quiet=quiet,
         json=as_json,
         certificate=certificate,
         badge=badge,
     )
-    progress = show_progress(len(chosen(only or None)))
-    if not run_order(order, write=click.echo, progress=progress):
+    # Bound now: a clause that never ends may keep standard output turned elsewhere.
+    if not run_order(order, write=partial(click.echo, file=sys.stdout)):
         context.exit(1)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rulvar.conformance.progress import Progress
 from rulvar.conformance.registry import chosen
 from rulvar.conformance.reporting import listing, report
-from rulvar.conformance.runner import certify
+from rulvar.conformance.runner import DEADLINE_S, JOBS, certify
 from rulvar.conformance.subject import UrlSubject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rulvar.conformance.certificate import Result
-
-__all__ = ["Order", "list_clauses", "run_order", "show_progress"]
+__all__ = ["DEADLINE_S", "JOBS", "Order", "list_clauses", "run_order"]
 
 
 class Order:
@@ -31,6 +31,9 @@ class Order:
         seed: int | None = None,
         reach: str | None = None,
         effort: int = 1,
+        jobs: int = JOBS,
+        deadline_s: float = DEADLINE_S,
+        quiet: bool = False,
         json: bool = False,
         certificate: str | None = None,
         badge: str | None = None,
@@ -41,6 +44,9 @@ class Order:
         self.seed = seed
         self.reach = reach
         self.effort = effort
+        self.jobs = jobs
+        self.deadline_s = deadline_s
+        self.quiet = quiet
         self.json = json
         self.certificate = certificate
         self.badge = badge
@@ -51,44 +57,31 @@ def list_clauses(only: Sequence[str] = ()) -> str:
     return listing(chosen(only or None))
 
 
-def run_order(
-    order: Order,
-    *,
-    write: Callable[[str], None],
-    progress: Callable[[Result], None] | None = None,
-) -> bool:
+def run_order(order: Order, *, write: Callable[[str], None]) -> bool:
     """Certify, write the files that were asked for, and return whether all that ran passed.
 
-    Without ``only``, passed means conformant. Raises `ConfigError` and `PluginError` for
-    what is wrong in the order, and the store's own error when it cannot be opened.
+    Progress goes to standard error, unless the order is to be quiet; the report, or the
+    certificate as JSON, to ``write`` and nothing else. Without ``only``, passed means
+    conformant. Raises `ConfigError` and `PluginError` for what is wrong in the order, and
+    the store's own error when it cannot be opened.
     """
-    certificate = certify(
-        UrlSubject(order.url, reach=order.reach),
-        level=order.level or None,
-        only=order.only or None,
-        seed=order.seed,
-        effort=order.effort,
-        progress=progress,
-    )
+    progress = Progress(len(chosen(order.only or None)))
+    # What a store prints is not part of the report.
+    with redirect_stdout(sys.stderr), nullcontext() if order.quiet else progress:
+        certificate = certify(
+            UrlSubject(order.url, reach=order.reach),
+            level=order.level or None,
+            only=order.only or None,
+            seed=order.seed,
+            effort=order.effort,
+            jobs=order.jobs,
+            deadline_s=order.deadline_s,
+            beginning=None if order.quiet else progress.begins,
+            progress=None if order.quiet else progress.ended,
+        )
     if order.certificate is not None:
         Path(order.certificate).write_text(certificate.to_json() + "\n", encoding="utf-8")
     if order.badge is not None:
         Path(order.badge).write_text(certificate.badge() + "\n", encoding="utf-8")
     write(certificate.to_json() if order.json else report(certificate))
     return certificate.ok if order.only else certificate.conformant
-
-
-def show_progress(total: int) -> Callable[[Result], None] | None:
-    """Return what shows one changing line on a terminal; None where nobody watches."""
-    if not sys.stderr.isatty():
-        return None
-    done = 0
-
-    def show(result: Result) -> None:
-        nonlocal done
-        done += 1
-        text = f"\r{done}/{total}  {result.clause_id}"
-        sys.stderr.write(f"{text:<60.60}" if done < total else f"\r{'':<60}\r")
-        sys.stderr.flush()
-
-    return show

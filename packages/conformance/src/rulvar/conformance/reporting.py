@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rulvar.conformance.certificate import Certificate, Result
+    from rulvar.conformance.certificate import Certificate, Outcome, Result
     from rulvar.conformance.clauses import Clause
 
 __all__ = ["clauses_page", "listing", "report", "verdict"]
@@ -28,57 +30,105 @@ _FAMILIES = {
 }
 
 
+_STORIES = 5
+"""How many failures a report tells whole: the first ones mostly explain the others."""
+
+_WIDTH = 100
+_BROKEN = frozenset({"failed", "error"})
+
+
 def verdict(certificate: Certificate) -> str:
     """Return the verdict in one sentence."""
-    claim = " + ".join(certificate.claim)
-    if certificate.conformant:
-        return f"CONFORMANT: {certificate.store} keeps every MUST of {claim}"
+    store, claim = certificate.store, " + ".join(certificate.claim)
+    problems = certificate.problems
     if certificate.ran == 0:
-        return f"NOT CONFORMANT: no clause was tried on {certificate.store}"
-    if not certificate.problems and not certificate.complete:
-        return f"passed what was asked for ({certificate.ran} clauses); no certificate of {claim}"
-    return (
-        f"NOT CONFORMANT: {certificate.store} does not keep {claim}: "
-        f"{len(certificate.problems)} clauses"
-    )
+        return f"NOT CONFORMANT: no clause was tried on {store}"
+    if problems:
+        clauses = "one MUST is" if len(problems) == 1 else f"{len(problems)} MUSTs are"
+        return (
+            f"NOT CONFORMANT: {store} does not keep {claim}: {clauses} broken or not verified; "
+            f"begin with {problems[0].clause_id}"
+        )
+    lacking = [each.clause_id for each in certificate.results if each.outcome in _BROKEN]
+    aside = f"; not kept, and no MUST: {', '.join(lacking)}" if lacking else ""
+    if certificate.conformant:
+        return f"CONFORMANT: {store} keeps every MUST of {claim}{aside}"
+    if not certificate.ok:
+        return f"NOT PASSED: nothing of what was asked for{aside}"
+    number = certificate.count("passed")
+    return f"passed what was asked for ({number} clauses){aside}; no certificate of {claim}"
 
 
 def report(certificate: Certificate) -> str:
-    """Return the whole report: families, what failed with its timeline, and the verdict."""
-    return "\n".join(_lines(certificate))
+    """Return the whole report: what failed with its timeline, the counts, and the verdict.
+
+    The end is what a terminal shows, so the verdict is the last line and what led to it
+    stands right above.
+    """
+    return "\n".join([*_stories(certificate), *_summary(certificate), verdict(certificate)])
 
 
-def _lines(certificate: Certificate) -> Iterator[str]:
-    yield f"store    {certificate.store}"
-    yield f"claim    {', '.join(certificate.claim)}; its state reaches: {certificate.reach}"
-    yield f"offers   {', '.join(certificate.capabilities) or 'no capability'}"
+def _stories(certificate: Certificate) -> Iterator[str]:
+    broken = [each for each in certificate.results if each.outcome in _BROKEN]
+    for result in broken[:_STORIES]:
+        yield from ("-" * 78, f"{result.outcome.upper()} {result.story}", "")
+    if len(broken) > _STORIES:
+        yield "-" * 78
+        yield (
+            f"{len(broken) - _STORIES} more failed, listed below: --only ID tells of one, "
+            "--certificate FILE of all"
+        )
+        yield ""
+
+
+def _summary(certificate: Certificate) -> Iterator[str]:
+    yield from _entry("store", f"{certificate.store}; its state reaches: {certificate.reach}")
+    yield from _entry("claim", ", ".join(certificate.claim))
+    yield from _entry("offers", ", ".join(certificate.capabilities) or "no capability")
     for note in certificate.notes:
-        yield f"note     {note}"
-    yield ""
-    yield f"{'':14}{'passed':>8}{'failed':>8}{'error':>8}{'not verified':>14}{'not claimed':>13}"
-    for family, title in _FAMILIES.items():
-        mine = [each for each in certificate.results if each.clause_id.startswith(family)]
-        if mine:
-            yield _row(title, mine)
-    yield _row("all", certificate.results)
-    yield ""
-    for result in certificate.results:
-        if result.outcome in {"failed", "error"}:
-            yield from ("-" * 78, f"{result.outcome.upper()} {result.story}", "")
-    for result in certificate.results:
-        if result.outcome == "not verified":
-            yield f"NOT VERIFIED {result.clause_id} ({result.strength}): {result.reason}"
-    unclaimed = sorted({r.reason for r in certificate.results if r.outcome == "not claimed"})
-    for reason in unclaimed:
-        number = sum(r.reason == reason for r in certificate.results)
-        yield f"not claimed: {number} clauses, as {reason}"
+        yield from _entry("note", note)
+    for outcome in ("passed", "failed", "error", "not verified", "not claimed"):
+        yield from _outcome(certificate, outcome)
     timed = sum(result.timed and result.ran for result in certificate.results)
     if timed:
-        yield f"timed: {timed} clauses waited for the machine's clock"
+        yield from _entry("timed", f"{timed} clauses waited for the machine's clock")
     yield from _durability(certificate)
     versions = ", ".join(f"{name} {found}" for name, found in certificate.versions.items())
-    yield f"{certificate.duration_s:.1f} s, seed {certificate.seed}, {versions}"
-    yield verdict(certificate)
+    yield from _entry(
+        "took", f"{certificate.duration_s:.1f} s, seed {certificate.seed}, {versions}"
+    )
+
+
+def _outcome(certificate: Certificate, outcome: Outcome) -> Iterator[str]:
+    found = [result for result in certificate.results if result.outcome == outcome]
+    if not found:
+        return
+    if outcome == "passed":
+        families = Counter(result.clause_id[0] for result in found)
+        parts = [f"{_FAMILIES[each]} {families[each]}" for each in _FAMILIES if families[each]]
+    elif outcome == "not claimed":
+        parts = _unclaimed(found)
+    else:
+        parts = [_name(result) for result in found]
+    if outcome == "not verified":
+        yield from _entry(outcome, str(len(found)))
+        for result in found:
+            yield from _entry("", f"{_name(result)}: {result.reason}")
+        return
+    joined = "; ".join(parts) if outcome == "not claimed" else ", ".join(parts)
+    yield from _entry(outcome, f"{len(found)}: {joined}")
+
+
+def _unclaimed(found: list[Result]) -> list[str]:
+    reasons = Counter(result.reason for result in found).most_common()
+    start = "the store does not offer "
+    lacking = [f"{r.removeprefix(start)} {n}" for r, n in reasons if r.startswith(start)]
+    parts = [f"{number} as {reason}" for reason, number in reasons if not reason.startswith(start)]
+    return [f"not offered: {', '.join(lacking)}", *parts] if lacking else parts
+
+
+def _name(result: Result) -> str:
+    return result.clause_id + ("" if result.strength == "MUST" else f" ({result.strength})")
 
 
 def _durability(certificate: Certificate) -> Iterator[str]:
@@ -90,15 +140,11 @@ def _durability(certificate: Certificate) -> Iterator[str]:
     yield f"durability, power is lost:  {stated}; this kit cuts no power"
 
 
-def _row(title: str, results: Iterable[Result]) -> str:
-    outcomes = [result.outcome for result in results]
-    counts = [
-        outcomes.count(each)
-        for each in ("passed", "failed", "error", "not verified", "not claimed")
-    ]
-    shown = [str(count) if count else "." for count in counts]
-    widths = (8, 8, 8, 14, 13)
-    return f"{title:14}" + "".join(f"{s:>{w}}" for s, w in zip(shown, widths, strict=True))
+def _entry(title: str, text: str) -> Iterator[str]:
+    """Yield one line of the summary, folded under itself where it is long."""
+    lines = textwrap.wrap(text, _WIDTH - 14, break_long_words=False, break_on_hyphens=False)
+    for number, line in enumerate(lines or [""]):
+        yield f"{title if number == 0 else '':<14}{line}"
 
 
 def listing(clauses: Iterable[Clause]) -> str:

@@ -6,13 +6,17 @@ import importlib.metadata
 import os
 import platform
 import random
+import sys
 import threading
 import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.blame import fault_of
 from rulvar.conformance.certificate import Certificate, Result
+from rulvar.conformance.checks import fence
 from rulvar.conformance.child import IN_CHILD
 from rulvar.conformance.children import Children
 from rulvar.conformance.claims import declared_by
@@ -37,7 +41,16 @@ _LONG_TTL_MS = 60_000
 _SHORT_TTLS_MS = (160, 640, 2_560)
 """Times to live that timed clauses wait for, one after the other while the machine is slow."""
 
-_DEADLINE_S = 120.0
+DEADLINE_S = 120.0
+"""How long one clause may take."""
+
+_FRAMES = 6
+"""How much is shown of where a clause stands that does not end."""
+
+JOBS = 4
+"""How many clauses are tried at once where that proves as much."""
+
+_IN_COMPANY = frozenset(clause.id for clause in fence.CLAUSES)
 
 
 def certify(
@@ -47,9 +60,11 @@ def certify(
     level: Level | str | Iterable[Level | str] | None = None,
     only: Iterable[str] | None = None,
     seed: int | None = None,
-    deadline_s: float = _DEADLINE_S,
+    deadline_s: float = DEADLINE_S,
     stop_at_failure: bool = False,
     effort: int = 1,
+    jobs: int = JOBS,
+    beginning: Callable[[Clause], None] | None = None,
     progress: Callable[[Result], None] | None = None,
 ) -> Certificate:
     """Try a store against the contract and return the certificate; raises nothing of the store's.
@@ -58,24 +73,48 @@ def certify(
     ``only`` restricts the clauses, by id or by ``"A5*"``; such a certificate is never
     conformant. ``seed`` makes the random choices again. ``deadline_s`` is how long one clause
     may take. ``effort`` multiplies the races and the random histories, and the time.
-    ``progress`` is called with each result.
+    ``jobs`` is how many clauses may be tried at once where that proves as much: those that
+    wait for leases to run out, and those of the fence's table; 1 tries each alone.
+    ``beginning`` is called with each clause before it is tried, ``progress`` with its result;
+    with several jobs both are called from several threads.
 
     Raises `ConfigError` for an unknown level or clause, and what opening the subject raises.
     """
+    _at_least_one("jobs", jobs)
     with Certification(
-        subject, level=level, seed=seed, deadline_s=deadline_s * effort, effort=effort
+        subject,
+        level=level,
+        seed=seed,
+        deadline_s=deadline_s * effort,
+        effort=effort,
     ) as run:
         began = time.monotonic()
+        clauses = chosen(only)
+        tell_of = progress or _say_nothing
+        announce = beginning or _say_nothing
+        passed = {} if stop_at_failure else run.side_by_side(clauses, jobs, announce, tell_of)
         results: list[Result] = []
-        for clause in chosen(only):
-            result = run.result(clause)
+        for clause in clauses:
+            result = passed.get(clause.id)
+            if result is None:
+                announce(clause)
+                result = run.result(clause)
+                tell_of(result)
             results.append(result)
-            if progress is not None:
-                progress(result)
             if stop_at_failure and result.outcome in {"failed", "error"}:
                 break
         complete = only is None and not stop_at_failure
         return run.certificate(results, complete=complete, duration_s=time.monotonic() - began)
+
+
+def _at_least_one(name: str, number: int) -> None:
+    if number < 1:
+        message = f"{name} is 1 or more, not {number}"
+        raise ConfigError(message)
+
+
+def _say_nothing(_: object) -> None:
+    return
 
 
 class Certification:
@@ -88,12 +127,10 @@ class Certification:
         *,
         level: Level | str | Iterable[Level | str] | None = None,
         seed: int | None = None,
-        deadline_s: float = _DEADLINE_S,
+        deadline_s: float = DEADLINE_S,
         effort: int = 1,
     ) -> None:
-        if effort < 1:
-            message = f"effort is 1 or more, not {effort}"
-            raise ConfigError(message)
+        _at_least_one("effort", effort)
         if IN_CHILD in os.environ:
             message = (
                 "a script that is being certified was imported by the kit, and certified again: "
@@ -105,13 +142,15 @@ class Certification:
         self.seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         self._deadline_s = deadline_s
         self._children = Children()
-        asked = _claim(level)
+        asked = _levels(level)
+        self._asked = tuple(str(each) for each in asked)
         self.declared = self._look()
-        self.claim = self.declared.levels if asked is None else asked
+        self.claim = _claim(asked) if asked else self.declared.levels
 
     def _look(self) -> Declared:
         place = self.subject.fresh(lease_ttl_ms=_LONG_TTL_MS, manual_clock=False)
         try:
+            self._isolated = place.fresh
             return declared_by(place.open())
         finally:
             place.discard()
@@ -160,6 +199,47 @@ class Certification:
             counts=attempt.counts,
         )
 
+    def side_by_side(
+        self,
+        clauses: Iterable[Clause],
+        jobs: int,
+        announce: Callable[[Clause], None],
+        tell_of: Callable[[Result], None],
+    ) -> dict[str, Result]:
+        """Try those clauses at once that prove as much in company; return what passed, by id.
+
+        Each has a place of its own, makes its calls one after the other, and measures nothing
+        that company slows. One that does not pass is not returned: it is to be tried again
+        alone, so that company is never the reason of a verdict.
+        """
+        together = [clause for clause in clauses if self._bears_company(clause)]
+        # Those that mostly sleep come first, so that the others work meanwhile.
+        together.sort(key=lambda clause: not clause.timed)
+        passed: dict[str, Result] = {}
+        if jobs == 1 or not self._isolated or len(together) == 1:
+            return passed
+
+        def attempt(clause: Clause) -> None:
+            announce(clause)
+            result = self.result(clause)
+            if result.outcome == "passed":
+                passed[clause.id] = result
+                tell_of(result)
+
+        pool = ThreadPoolExecutor(jobs, thread_name_prefix="rulvar-clause")
+        try:
+            for ended in [pool.submit(attempt, clause) for clause in together]:
+                ended.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return passed
+
+    def _bears_company(self, clause: Clause) -> bool:
+        if self.outside(clause) is not None:
+            return False
+        waits = clause.timed and not self.subject.has_clock
+        return waits or clause.id in _IN_COMPANY
+
     def _ttls(self, clause: Clause) -> tuple[int, ...]:
         if not clause.timed:
             return (clause.lease_ttl_ms or _LONG_TTL_MS,)
@@ -176,7 +256,7 @@ class Certification:
         timed: bool = False,
         counts: dict[str, int] | None = None,
     ) -> Result:
-        again = self.subject.again(clause.id, self.seed)
+        again = self._again(clause)
         if story:
             head = f"{clause.id} ({clause.strength}; {clause.source})\n{clause.sentence}"
             story = f"{head}\n{story}\nagain:    {again}"
@@ -195,6 +275,11 @@ class Certification:
             kills=clause.kills,
             counts=counts or {},
         )
+
+    def _again(self, clause: Clause) -> str:
+        if not self._asked:
+            return self.subject.again(clause.id, self.seed)
+        return self.subject.again(clause.id, self.seed, self._asked)
 
     def certificate(
         self, results: Iterable[Result], *, complete: bool, duration_s: float
@@ -237,6 +322,7 @@ class _Attempt:
     reason: str = ""
     story: str = ""
     counts: dict[str, int] | None = None
+    trial: Trial | None = None
 
     def run(self, deadline_s: float) -> None:
         """Try it, for so long at most."""
@@ -245,7 +331,14 @@ class _Attempt:
         thread.join(deadline_s)
         if thread.is_alive():
             self.outcome = "error"
-            self.reason = self.story = f"the check did not end within {deadline_s:.0f} s"
+            self.reason = (
+                f"the check did not end within {deadline_s:g} s: a call hangs, or the store "
+                "needs longer here (--deadline)"
+            )
+            self.story = "\n".join([*self._told(), f"got:      {self.reason}", *_stack(thread)])
+
+    def _told(self) -> list[str]:
+        return ["timeline:", *(self.trial.timeline.lines() if self.trial is not None else ())]
 
     def _run(self) -> None:
         place: Place | None = None
@@ -255,7 +348,8 @@ class _Attempt:
                 lease_ttl_ms=self.ttl_ms,
                 manual_clock=self.clause.timed or self.clause.moves_clock,
             )
-            trial = Trial(self.clause, place, self.certification.settings(place, self.ttl_ms))
+            settings = self.certification.settings(place, self.ttl_ms)
+            trial = self.trial = Trial(self.clause, place, settings)
             self.clause.check(trial)
             trial.finish()
         except CheckFailure as failure:
@@ -275,14 +369,13 @@ class _Attempt:
             elif place is not None:
                 place.discard()
 
-
     def _judge(self, error: Exception, trial: Trial | None) -> None:
         """Find whose fault an error is that the check did not expect."""
         fault = None if trial is None else fault_of(error)
         if trial is None or fault is None:
             self.outcome = "error"
             self.reason = f"{type(error).__name__}: {error}"
-            self.story = _traceback(error, trial)
+            self.story = "\n".join([*self._told(), *traceback.format_exception(error)])
         elif self.clause.timed and trial.late():
             self.outcome = None
             self.reason = f"the machine was too slow: {type(error).__name__}: {error}"
@@ -291,26 +384,34 @@ class _Attempt:
             self.outcome, self.reason, self.story = "failed", str(failure), failure.text()
 
 
-def _traceback(error: Exception, trial: Trial | None) -> str:
-    import traceback  # noqa: PLC0415 - only here
+def _stack(thread: threading.Thread) -> list[str]:
+    """Return where a thread stands, as it is told in a traceback."""
+    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - made for this
+    if frame is None:
+        return []
+    lines = "".join(traceback.format_stack(frame)[-_FRAMES:]).splitlines()
+    return ["it stands at:", *lines]
 
-    timeline = [] if trial is None else trial.timeline.lines()
-    return "\n".join(["timeline:", *timeline, *traceback.format_exception(error)])
 
-
-def _claim(level: Level | str | Iterable[Level | str] | None) -> frozenset[Level] | None:
+def _levels(level: Level | str | Iterable[Level | str] | None) -> tuple[Level, ...]:
     if level is None:
-        return None
-    asked = [level] if isinstance(level, str) else list(level)
-    claim: frozenset[Level] = frozenset()
-    for each in asked:
+        return ()
+    found = []
+    for each in [level] if isinstance(level, str) else level:
         try:
-            claim |= LEVELS[Level(each)]
+            found.append(Level(each))
         except ValueError as error:
             known = ", ".join(Level)
             message = f"{each!r} is no level: use one of {known}"
             raise ConfigError(message) from error
-    return claim
+    if not found:
+        message = "no level is claimed: name one, or leave level out for what the store declares"
+        raise ConfigError(message)
+    return tuple(found)
+
+
+def _claim(levels: Iterable[Level]) -> frozenset[Level]:
+    return frozenset[Level]().union(*(LEVELS[level] for level in levels))
 
 
 def _versions() -> dict[str, str]:

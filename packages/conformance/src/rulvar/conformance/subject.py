@@ -139,8 +139,11 @@ class Subject(Protocol):
         """Make a new place whose leases live for ``lease_ttl_ms`` where the store can."""
         ...
 
-    def again(self, clause_id: str, seed: int) -> str:
-        """Return the command that tries one clause again with the same seed."""
+    def again(self, clause_id: str, seed: int, levels: tuple[str, ...] = ()) -> str:
+        """Return the command that tries one clause again with the same seed.
+
+        ``levels`` is what was claimed instead of what the store declares, if anything.
+        """
         ...
 
 
@@ -191,9 +194,10 @@ class FactorySubject:
             folder=folder,
         )
 
-    def again(self, clause_id: str, seed: int) -> str:
+    def again(self, clause_id: str, seed: int, levels: tuple[str, ...] = ()) -> str:
         """Return the call that tries one clause again."""
-        return f"certify(<the subject {self.name!r}>, only=[{clause_id!r}], seed={seed})"
+        claim = f", level={list(levels)!r}" if levels else ""
+        return f"certify(<the subject {self.name!r}>, only=[{clause_id!r}], seed={seed}{claim})"
 
 
 class UrlSubject:
@@ -216,6 +220,7 @@ class UrlSubject:
         )
         guessed = Reach.OBJECT if self._in_memory else Reach.SHARED
         self.reach = guessed if reach is None else Reach(reach)
+        self._reach_given = reach is not None
         self._takes_ttl: bool | None = None
 
     def fresh(self, *, lease_ttl_ms: int, manual_clock: bool) -> Place:
@@ -257,9 +262,13 @@ class UrlSubject:
                 shutil.rmtree(folder, ignore_errors=True)
         return True
 
-    def again(self, clause_id: str, seed: int) -> str:
+    def again(self, clause_id: str, seed: int, levels: tuple[str, ...] = ()) -> str:
         """Return the command line that tries one clause again."""
-        return f"python -m rulvar.conformance '{self._url}' --only {clause_id} --seed {seed}"
+        options = [f" --level {level}" for level in levels]
+        if self._reach_given:
+            options.append(f" --reach {self.reach}")
+        command = f"python -m rulvar.conformance '{self._url}' --only {clause_id} --seed {seed}"
+        return command + "".join(options)
 
 
 def _with_ttl(url: str, lease_ttl_ms: int) -> str:
