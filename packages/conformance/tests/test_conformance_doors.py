@@ -150,10 +150,12 @@ import pytest
 from rulvar.conformance import UrlSubject
 from rulvar.conformance.pytest_cases import StoreCases
 
+@pytest.fixture(scope="class")
+def rulvar_subject():
+    return UrlSubject("memory://")
+
 class TestStore(StoreCases):
-    @pytest.fixture(scope="class")
-    def rulvar_subject(self):
-        return UrlSubject("memory://")
+    pass
 """
     )
     done = _pytest(tmp_path)

@@ -1,11 +1,14 @@
 """`StoreCases`: one test for each clause, for a store's own test suite.
 
-Derive from it and say what the store is; the fixture is of the scope ``class``::
+Derive from it, and say what the store is in a fixture of the scope ``class``::
+
+    @pytest.fixture(scope="class")
+    def rulvar_subject() -> Subject:
+        return FactorySubject("acme", open_acme, takes_clock=True)
+
 
     class TestAcme(StoreCases):
-        @pytest.fixture(scope="class")
-        def rulvar_subject(self) -> Subject:
-            return FactorySubject("acme", open_acme, takes_clock=True)
+        pass
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ __all__ = ["StoreCases"]
 
 
 class StoreCases:
-    """The clauses as tests; the derived class has a fixture ``rulvar_subject``."""
+    """The clauses as tests; a fixture ``rulvar_subject`` says of which store."""
 
     def test_clause(self, rulvar_certification: Certification, rulvar_clause: Clause) -> None:
         """Try one clause; what the store does not claim is skipped."""
