@@ -7,7 +7,9 @@ the time) it keeps in a step, too: a replay that sees another one has another re
 
 from __future__ import annotations
 
+import re
 import subprocess
+import threading
 from typing import TYPE_CHECKING
 
 from rulvar.core.engine import Compaction, Done, GoOn, workflow
@@ -47,7 +49,7 @@ MARKS_OF_TURNS = [
 """What `turns` executes, begun with ``[1, 2]``."""
 
 _PREFIX = "kill-points-"
-_RENEWED_WITHIN_S = 20.0
+_WITHIN_S = 20.0
 
 
 def plain(stage: Stage) -> Workflow:
@@ -112,22 +114,37 @@ def turns(stage: Stage) -> Workflow:
 
 
 def worktree(stage: Stage) -> Workflow:
-    """Change a worktree of a real repository, and look at the patch."""
+    """Change a worktree of a real repository while a step beside it is journalled."""
     repo = str(stage.folder / "repo")
+    entered, journalled = threading.Event(), threading.Event()
 
     def change(path: Path) -> str:
         stage.witness.ran("worktree:change")
         (path / "kept.txt").write_text("two\n", encoding="utf-8")
         (path / "new.txt").write_text("new\n", encoding="utf-8")
-        return "changed"
+        entered.set()
+        return "changed" if journalled.wait(_WITHIN_S) else "alone"
+
+    def beside() -> str:
+        # So that there are store calls to die at while the worktree is there.
+        return stage.do("beside") if entered.wait(_WITHIN_S) else "alone"
 
     @workflow(name=f"{_PREFIX}worktree")
     async def body(ctx: Context) -> object:
-        done = await ctx.worktree("change", repo, change)
-        last = await ctx.step("last", stage.do, "last")
-        lines = done.patch.decode("utf-8").splitlines()
-        changes = [line for line in lines if line[:1] in "+-" and line[:3] not in {"+++", "---"}]
-        return [done.value, list(done.files), changes, last]
+        async def in_tree(inner: Context) -> object:
+            done = await inner.worktree("change", repo, change)
+            entered.set()
+            lines = done.patch.decode("utf-8").splitlines()
+            changes = [line for line in lines if re.match(r"[+-]\w", line)]
+            return [done.value, list(done.files), changes]
+
+        async def on_its_own(inner: Context) -> object:
+            answer = await inner.step("beside", beside)
+            journalled.set()
+            return answer
+
+        both = await ctx.parallel("both", [in_tree, on_its_own])
+        return [*both, await ctx.step("last", stage.do, "last")]
 
     return body
 
@@ -255,8 +272,8 @@ def slow(stage: Stage) -> Workflow:
 
     def work() -> str:
         done = stage.do("slow")
-        if not stage.witness.wait_for("renew", 1, _RENEWED_WITHIN_S):
-            message = f"the lease was not renewed within {_RENEWED_WITHIN_S} s"
+        if not stage.witness.wait_for("renew", 1, _WITHIN_S):
+            message = f"the lease was not renewed within {_WITHIN_S} s"
             raise TimeoutError(message)
         return done
 

@@ -188,8 +188,11 @@ def _judge(job: Job) -> Looked:
             stage = _stage(job, stores, "judge")
             findings += [Finding("result", "nothing else amiss", t) for t in row.also(stage, state)]
         findings += _no_lease(stores, ledger)
-        findings += _stays(job, stores, state)
-        findings += _recreated(job, stores, gone)
+        try:
+            findings += _stays(job, stores, state)
+            findings += _recreated(job, stores, gone)
+        except LeaseHeldError as error:
+            findings.append(Finding("leases", "a run that is over can be resumed", str(error)))
     findings += _no_worktree(job)
     return Looked(findings=tuple(findings))
 

@@ -205,6 +205,7 @@ def _all_kept(stage: Stage, state: Snapshot) -> Iterable[str]:
 
 
 _PLAIN = ["FIRST", True, True, "ValueError", "LAST", 7]
+_CHANGES = ["-one", "+two", "+new"]
 _DELETED = {"r.0": ("ok",), "rr": ("ok",)}
 
 WORKLOADS: tuple[Workload, ...] = (
@@ -235,12 +236,13 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload(
         name="worktree",
-        about="work in a git worktree, whose patch is kept",
+        about="work in a git worktree, whose patch is kept, beside a step",
         prepare=_make_repo,
         begin=_run(flows.worktree),
-        result=["ok", ["changed", ["kept.txt", "new.txt"], ["-one", "+two", "+new"], "LAST"]],
+        result=["ok", [["changed", ["kept.txt", "new.txt"], _CHANGES], "BESIDE", "LAST"]],
         runs={"r": ("ok",)},
         again=flows.worktree,
+        at_once=2,
         needs_git=True,
     ),
     Workload(

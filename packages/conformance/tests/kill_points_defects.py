@@ -1,0 +1,283 @@
+"""Stores and engines that lose, repeat or leave behind something when a process dies.
+
+Each function opens a sound SQLite store for one process of a workload and spoils what that
+process does with it: a wrapper over the store, or a patch of the engine, which is this
+process's alone.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from rulvar.core import open_stores
+from rulvar.core.engine import boot, control_calls, door, driver, git, ownership, steps, surfaces
+from rulvar.core.engine import turns as turn_loops
+from rulvar.core.engine.context import Context
+from rulvar.core.engine.replay import Answered
+from rulvar.core.engine.scope import unwrap
+from rulvar.core.journal import encode_entry
+from rulvar.core.records import TERMINAL_STATUSES
+from rulvar.core.testing import WatchedStores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rulvar.conformance import Home
+    from rulvar.core import Stores
+    from rulvar.core.journal import JournalEntry
+    from rulvar.core.records import RunMeta
+    from rulvar.core.testing import StoreCall
+
+    Around = Callable[[StoreCall, Callable[[], object]], object]
+
+
+def spoil(owner: object, name: str, value: object) -> None:
+    """Put something else in the place of a part of the engine, in this process."""
+    if not hasattr(owner, name):
+        message = f"{owner!r} has no {name!r} any more"
+        raise AttributeError(message)
+    setattr(owner, name, value)
+
+
+def open_sound(home: Home) -> Stores:
+    """Nothing is wrong with it."""
+    path = (home.folder / "runs.db").as_posix()
+    return open_stores(f"sqlite:///{path}?lease_ttl_ms={home.lease_ttl_ms}")
+
+
+class Wrapped:
+    """A pair whose calls pass through a function; closed with the store below."""
+
+    def __init__(self, home: Home, around: Around) -> None:
+        self._below = open_sound(home)
+        watched = WatchedStores(self._below, around=around)
+        self.journal = watched.journal
+        self.transcripts = watched.transcripts
+
+    def close(self) -> None:
+        self._below.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def wrapped(home: Home, around: Around) -> Stores:
+    return cast("Stores", Wrapped(home, around))
+
+
+# --- stores ---------------------------------------------------------------------------------
+
+
+def late(home: Home, method: str) -> Stores:
+    """One kind of call is answered at once, and made with the next call of any kind."""
+    held: list[Callable[[], object]] = []
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        while held:
+            held.pop(0)()
+        if f"{call.part}.{call.method}" == method:
+            held.append(perform)
+            return None
+        return perform()
+
+    return wrapped(home, around)
+
+
+def open_late_appends(home: Home) -> Stores:
+    return late(home, "journal.append")
+
+
+def open_late_rows(home: Home) -> Stores:
+    return late(home, "journal.put_meta")
+
+
+def open_late_blobs(home: Home) -> Stores:
+    return late(home, "transcripts.put")
+
+
+def open_blobs_written_once(home: Home) -> Stores:
+    """A blob that is there is not overwritten, and nobody is told."""
+    sound = open_sound(home)
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        if call.method == "put":
+            ref = cast("str", call.arguments[0])
+            if "/ckpt/" in ref and sound.transcripts.get(ref) is not None:
+                return None
+        return perform()
+
+    return wrapped(home, around)
+
+
+def open_lock_left_behind(home: Home) -> Stores:
+    """Its lock is a file that a dead process cannot remove."""
+    lock = home.folder / "lock"
+    lock.touch(exist_ok=False)
+
+    class Locked(Wrapped):
+        def close(self) -> None:
+            super().close()
+            lock.unlink()
+
+    return cast("Stores", Locked(home, lambda _call, perform: perform()))
+
+
+def open_stuck(home: Home) -> Stores:
+    """Whoever comes after a dead process waits for ever."""
+    marker = home.folder / "in-use"
+    while marker.exists() and marker.read_text() != str(os.getpid()):
+        time.sleep(60)
+    marker.write_text(str(os.getpid()))
+
+    class InUse(Wrapped):
+        def close(self) -> None:
+            super().close()
+            marker.unlink()
+
+    return cast("Stores", InUse(home, lambda _call, perform: perform()))
+
+
+# --- engines --------------------------------------------------------------------------------
+
+
+def open_row_before_settle(home: Home) -> Stores:
+    def settle(self: door.Door, draft: Any, meta: RunMeta) -> object:
+        self._put_meta(meta)
+        entry = None if draft is None else self.append(draft)
+        self._sealed = "it has settled"
+        return entry
+
+    spoil(door.Door, "settle", settle)
+    return open_sound(home)
+
+
+def open_journal_deleted_first(home: Home) -> Stores:
+    def delete_run(self: surfaces.Surfaces, authority: Any, run_id: str) -> None:
+        refs = list(self._transcripts.list_refs(run_id))
+        self._journal.delete(run_id)
+        for ref in refs:
+            self._transcripts.delete(ref)
+        del authority
+
+    spoil(surfaces.Surfaces, "delete_run", delete_run)
+    return open_sound(home)
+
+
+def open_blobs_never_deleted(home: Home) -> Stores:
+    def delete_run(self: surfaces.Surfaces, authority: Any, run_id: str) -> None:
+        cast("Any", self._journal).delete(run_id, lease=authority)
+
+    spoil(surfaces.Surfaces, "delete_run", delete_run)
+    return open_sound(home)
+
+
+def open_epochs_fall(home: Home) -> Stores:
+    def encode(entry: JournalEntry) -> bytes:
+        return encode_entry(replace(entry, epoch=1_000 - (entry.epoch or 0)))
+
+    spoil(door, "encode_entry", encode)
+    return open_sound(home)
+
+
+def open_chance_not_recorded(home: Home) -> Stores:
+    async def drawn(_self: Context) -> float:
+        return random.random()
+
+    spoil(Context, "random", drawn)
+    return open_sound(home)
+
+
+def open_settled_again(home: Home) -> Stores:
+    spoil(boot.RunState, "outcome", None)
+    record = driver._record
+
+    def always(segment: Any, booted: Any, status: str, result: Any) -> None:
+        record(segment, replace(booted, grown=True, last=None), status, result)
+
+    spoil(driver, "_record", always)
+    return open_sound(home)
+
+
+def open_row_not_healed(home: Home) -> Stores:
+    over = boot.over
+
+    class Mute:
+        def __init__(self, inner: door.Door) -> None:
+            self.run_id, self.epoch = inner.run_id, inner.epoch
+
+        def put_meta(self, _meta: RunMeta) -> None:
+            return
+
+    def unhealed(parts: Any, inner: Any, state: Any, last: Any) -> Any:
+        return over(parts, cast("Any", Mute(inner)), state, last)
+
+    spoil(boot, "over", unhealed)
+    spoil(control_calls, "over", unhealed)
+    return open_sound(home)
+
+
+def open_checkpoint_misnamed(home: Home) -> Stores:
+    def ref(self: Any) -> str:
+        return f"{self._segment.run_id}/ckpt-{self._at.turns}"
+
+    spoil(turn_loops._Loop, "_checkpoint_ref", property(ref))
+    return open_sound(home)
+
+
+def open_patch_lost(home: Home) -> Stores:
+    """The patch of a worktree is taken away when its run has settled."""
+    settle = door.Door.settle
+
+    def then_clear(self: door.Door, draft: Any, meta: RunMeta) -> object:
+        entry = settle(self, draft, meta)
+        if meta.status in TERMINAL_STATUSES:
+            for blob in self._reads.refs(self.run_id):
+                if "/patch/" in blob:
+                    self._surfaces.delete_blob(self.authority(), blob)
+        return entry
+
+    spoil(door.Door, "settle", then_clear)
+    return open_sound(home)
+
+
+def open_steps_paid_twice(home: Home) -> Stores:
+    async def step(scope: Any, name: str, function: Any, args: Any, retry: Any) -> object:
+        opened = await scope.open("step", name)
+        if isinstance(opened, Answered):
+            if opened.answer.status == "ok":
+                await steps.call(scope.segment, function, args)
+            return unwrap(opened.answer, scope.segment.run_id)
+        return await steps._perform(scope, opened, function, args, retry)
+
+    spoil(steps, "step", step)
+    return open_sound(home)
+
+
+def open_few_checkpoints(home: Home) -> Stores:
+    """Only the first checkpoint of a loop is kept."""
+    put = turn_loops._Loop._put
+
+    async def once(self: Any, ref: str, blob: bytes) -> None:
+        if "/ckpt/" not in ref or not getattr(self, "kept", False):
+            self.kept = True
+            await put(self, ref, blob)
+
+    spoil(turn_loops._Loop, "_put", once)
+    return open_sound(home)
+
+
+def open_lease_kept(home: Home) -> Stores:
+    spoil(ownership.OwnedRun, "release", lambda _self: None)
+    return open_sound(home)
+
+
+def open_worktree_left(home: Home) -> Stores:
+    spoil(git, "_clear", lambda *_: None)
+    return open_sound(home)
