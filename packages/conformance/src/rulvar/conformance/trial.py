@@ -17,7 +17,7 @@ from rulvar.core.checks import check_run_id
 from rulvar.core.errors import ConfigError, StoreClosedError, StoreForkedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rulvar.conformance.children import Child, Children
     from rulvar.conformance.clauses import Clause
@@ -30,6 +30,8 @@ __all__ = ["Settings", "Trial"]
 
 _T = TypeVar("_T")
 _LONGEST_WAIT_MS = 5_000
+_ODD_MS = 777
+"""Where the clock that the kit moves begins: at no whole second, so that none is taken for one."""
 _LONGEST_TEXT = 600
 
 
@@ -66,6 +68,8 @@ class Trial:
         self.random = random.Random(f"{settings.seed}:{clause.id}")  # noqa: S311 - no secret
         self._other: Stores | None = None
         self._token = f"{zlib.crc32(str(time.time_ns()).encode()):08x}"
+        if place.clock is not None:
+            place.clock.advance(_ODD_MS)
         self.stores = place.open()
         """The first handle."""
 
@@ -195,6 +199,16 @@ class Trial:
         worked_ms = (time.monotonic() - self._started - self._slept) * 1000
         ttl = self._settings.lease_ttl_ms
         return self.waits and ttl is not None and worked_ms > ttl * 0.5
+
+    def tenures(self, worker: Actor, level: Level) -> Iterator[tuple[str, Lease | None]]:
+        """Yield a run without a lease and, where that level is claimed, one with its live lease.
+
+        A store's write under a lease is another statement than the one without.
+        """
+        yield self.run_id(), None
+        if self.claims(level):
+            run = self.run_id("leased")
+            yield run, worker.acquire(run)
 
     # --- what can be read -------------------------------------------------------------------
 

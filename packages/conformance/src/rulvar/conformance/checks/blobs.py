@@ -23,7 +23,6 @@ CLAUSES = Section(level=Level.TRANSCRIPTS, source="SPI: TranscriptStore")
 
 @CLAUSES.clause("T-bytes", "A blob comes back byte for byte, the empty one too.")
 def _bytes(trial: Trial) -> None:
-    run = trial.run_id()
     worker = trial.actor("worker")
     blobs = {
         "empty": b"",
@@ -34,12 +33,13 @@ def _bytes(trial: Trial) -> None:
         "sql": b"'; DROP TABLE blobs; --",
         "large": trial.random.randbytes(3_000_001),
     }
-    for name, blob in blobs.items():
-        worker.put(f"{run}/{name}", blob)
-    for name, blob in blobs.items():
-        found = worker.get(f"{run}/{name}")
-        trial.require(type(found) is bytes, f"{name} as bytes", type(found).__name__)
-        trial.require(found == blob, f"the bytes of {name}", repr(found)[:100])
+    for run, lease in trial.tenures(worker, Level.FENCED_PAIR):
+        for name, blob in blobs.items():
+            worker.put(f"{run}/{name}", blob, lease=lease)
+        for name, blob in blobs.items():
+            found = worker.get(f"{run}/{name}")
+            trial.require(type(found) is bytes, f"{name} as bytes", type(found).__name__)
+            trial.require(found == blob, f"the bytes of {name}", repr(found)[:100])
 
 
 @CLAUSES.clause("T-large", "A blob of 64 MiB comes back whole.")
@@ -57,12 +57,13 @@ def _large(trial: Trial) -> None:
 
 @CLAUSES.clause("T-replace", "A blob replaces the one before.")
 def _replace(trial: Trial) -> None:
-    ref = f"{trial.run_id()}/turn"
     worker = trial.actor("worker")
-    for blob in (b"a long first one" * 100, b"short", b"", b"longer again"):
-        worker.put(ref, blob)
-        trial.equal("the blob", worker.get(ref), blob)
-    trial.equal("the refs", worker.list_refs(trial.run_id()), (ref,))
+    for run, lease in trial.tenures(worker, Level.FENCED_PAIR):
+        ref = f"{run}/turn"
+        for blob in (b"a long first one" * 100, b"short", b"", b"longer again"):
+            worker.put(ref, blob, lease=lease)
+            trial.equal("the blob", worker.get(ref), blob)
+        trial.equal("the refs", worker.list_refs(run), (ref,))
 
 
 @CLAUSES.clause("T-missing", "A missing blob is None, and its removal does nothing.")
@@ -173,8 +174,10 @@ def _info(trial: Trial) -> None:
     run = trial.run_id()
     worker = trial.actor("worker")
     trial.equal("what is known of nothing", worker.transcripts.blob_info(f"{run}/none"), None)
-    for size in (0, 1, 100_000, 3):
-        worker.put(f"{run}/turn", b"\xff" * size)
+    texts = ("", "x", "\0" * 7, "\u00e9" * 40_000, "\u20ac" * 5, "\U0001f600" * 9, "\r\n")
+    for blob in (*(text.encode() for text in texts), b"\xff" * 100_000, b"\xff" * 3):
+        size = len(blob)
+        worker.put(f"{run}/turn", blob)
         info = worker.transcripts.blob_info(f"{run}/turn")
         if info is None:
             trial.fail("something is known", "None")

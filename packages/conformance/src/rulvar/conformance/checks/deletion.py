@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rulvar.conformance.actors import Actor
     from rulvar.conformance.crossings import Ending
     from rulvar.conformance.trial import Trial
-    from rulvar.core.records import JournalRecord
+    from rulvar.core.records import JournalRecord, Lease
 
 __all__ = ["CLAUSES"]
 
@@ -34,12 +34,24 @@ def _fill(trial: Trial, worker: Actor, run_id: str) -> None:
 @CLAUSES.clause("D1-removes", "delete removes the journal and the row, and nothing of other runs.")
 def _removes(trial: Trial) -> None:
     run = trial.run_id("run")
-    neighbours = [trial.run_id(name) for name in ("run2", "run.1", "ru", "Run", "run%", "ru_")]
+    neighbours = [trial.run_id(name) for name in _NEAR]
     worker = trial.actor("worker")
     for each in (run, *neighbours):
         _fill(trial, worker, each)
+        if trial.claims(Level.LEASABLE):
+            worker.acquire(each)
+    _delete_alone(trial, worker, run, None)
+    if trial.claims(Level.FENCED):
+        _fill(trial, worker, run)
+        _delete_alone(trial, worker, run, worker.acquire(run))
+
+
+_NEAR = ("run2", "run.1", "ru", "Run", "run%", "ru_")
+
+
+def _delete_alone(trial: Trial, worker: Actor, run: str, lease: Lease | None) -> None:
     before = trial.snapshot()
-    worker.delete(run)
+    worker.delete(run, lease=lease)
     blobs = before[run].blobs
     trial.equal(
         "what is left of everything", trial.snapshot(), before | {run: RunState(blobs=blobs)}
@@ -130,19 +142,22 @@ def _blobs(trial: Trial) -> None:
 
 @CLAUSES.clause("D1-again", "A recreated run sees neither journal nor row of the old one.")
 def _again(trial: Trial) -> None:
-    run = trial.run_id()
     worker = trial.actor("worker")
-    worker.append(run, 1000)
-    worker.put_row(
-        RunMeta(
-            run_id=run,
-            status="ok",
-            updated_at="2026-01-01T00:00:00.000Z",
-            name="old",
-            tags=("old",),
-        )
+    for run, lease in trial.tenures(worker, Level.FENCED):
+        _recreate(trial, worker, run, lease)
+
+
+def _recreate(trial: Trial, worker: Actor, run: str, lease: Lease | None) -> None:
+    worker.append(run, 1000, lease=lease)
+    old = RunMeta(
+        run_id=run,
+        status="ok",
+        updated_at="2026-01-01T00:00:00.000Z",
+        name="old",
+        tags=("old",),
     )
-    worker.delete(run)
+    worker.put_row(old, lease=lease)
+    worker.delete(run, lease=lease)
     first = worker.append(run, 0)
     trial.equal("the journal", worker.load(run), (first,))
     trial.require(
@@ -197,11 +212,17 @@ def _own_lease(trial: Trial) -> None:
 )
 def _whole(trial: Trial) -> None:
     run = trial.run_id("run")
-    neighbours = [trial.run_id(name) for name in ("run2", "run.1", "ru", "Run", "run%", "ru_")]
+    neighbours = [trial.run_id(name) for name in _NEAR]
     worker = trial.actor("worker")
     for each in (run, *neighbours):
         _fill(trial, worker, each)
     leases = trial.claims(Level.LEASABLE)
+    if trial.claims(Level.FENCED_PAIR):
+        under = worker.acquire(run)
+        before = trial.snapshot()
+        worker.delete_whole_run(run, lease=under)
+        trial.equal("what is left of everything", trial.snapshot(), before | {run: RunState()})
+        _fill(trial, worker, run)
     lease = worker.acquire(run) if leases else None
     before = trial.snapshot()
     worker.delete_whole_run(run)

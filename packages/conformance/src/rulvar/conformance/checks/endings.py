@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 import warnings
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from rulvar.core.capabilities import has_close
 from rulvar.core.errors import (
     ConfigError,
     LeaseHeldError,
+    RulvarError,
     StoreClosedError,
     StoreForkedError,
 )
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from rulvar.conformance.crossings import Ending
     from rulvar.conformance.subject import Place
     from rulvar.conformance.trial import Trial
+    from rulvar.core.records import JournalRecord
 
 __all__ = ["CLAUSES"]
 
@@ -153,6 +156,48 @@ def _order(trial: Trial) -> None:
     worker.refused("released").append(run, 6, lease=forged)
 
 
+@CLAUSES.clause("E-pickles", "An error keeps its type and its facts when it is pickled.")
+def _pickles(trial: Trial) -> None:
+    run = trial.run_id()
+    worker = trial.actor("worker")
+    worker.append(run, 5)
+    calls: list[Callable[[], object]] = [
+        lambda: worker.journal.append(run, record(5, trial.mark())),
+        lambda: worker.journal.load("a/b"),
+    ]
+    if trial.claims(Level.LEASABLE):
+        dead = worker.acquire(run)
+        live = worker.take_over(dead)
+        other = trial.run_id("other")
+        calls += [
+            lambda: worker.journal.acquire(run, "another"),
+            lambda: worker.journal.append(run, record(6, trial.mark()), lease=dead),
+            lambda: worker.journal.append(other, record(6, trial.mark()), lease=live),
+            lambda: worker.journal.renew(dead),
+            lambda: worker.journal.release(dead),
+        ]
+    for call in calls:
+        _require_portable(trial, call)
+    if has_close(trial.stores.journal):
+        trial.stores.journal.close()
+        _require_portable(trial, lambda: worker.journal.load(run))
+
+
+def _require_portable(trial: Trial, call: Callable[[], object]) -> None:
+    try:
+        call()
+    except RulvarError as error:
+        there = pickle.loads(pickle.dumps(error))  # noqa: S301 - its own
+        facts = {name: value for name, value in vars(error).items() if not name.startswith("__")}
+        trial.equal("the type of the error that arrives", type(there), type(error))
+        trial.equal("its text", str(there), str(error))
+        trial.equal("its code", there.code, error.code)
+        for name, value in facts.items():
+            trial.equal(f"its {name}", getattr(there, name, "missing"), value)
+    else:
+        trial.fail("an error of rulvar's tree", "it returned")
+
+
 @CLAUSES.clause(
     "E-close-waits",
     "close waits for the calls in flight: each of them returns or is refused.",
@@ -205,7 +250,7 @@ def _close_meets(trial: Trial) -> None:
     for closes_first in (True, False):
         places: list[Place] = []
         try:
-            cross(trial, lambda: _append_at_close(trial, places, closes_first), most=30)  # noqa: B023
+            cross(trial, lambda: _append_at_close(trial, places, closes_first), most=20)  # noqa: B023
         finally:
             for place in places:
                 place.discard()
@@ -219,8 +264,12 @@ def _append_at_close(trial: Trial, places: list[Place], closes_first: bool) -> C
     def append() -> None:
         stores.journal.append(run, added)
 
+    seen: list[tuple[JournalRecord, ...]] = []
+
     def close() -> None:
         trial.actor("closer", stores).journal.close()
+        if place.reach is not Reach.OBJECT:
+            seen.append(tuple(place.open().journal.load(run)))
 
     def judge(first: Ending, second: Ending, where: str) -> None:
         closing, appending = (first, second) if closes_first else (second, first)
@@ -235,6 +284,8 @@ def _append_at_close(trial: Trial, places: list[Place], closes_first: bool) -> C
             found = tuple(place.open().journal.load(run))
             landed = (added,) if appending.returned else ()
             trial.equal(f"what landed ({where})", found, landed)
+            if second.inside and not closes_first:
+                trial.equal(f"what landed after close returned ({where})", found, seen[0])
 
     return Crossing(close, append, judge) if closes_first else Crossing(append, close, judge)
 

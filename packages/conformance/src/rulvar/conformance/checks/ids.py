@@ -106,7 +106,8 @@ def _leases_apart(trial: Trial) -> None:
 @CLAUSES.clause("I-owners", "An owner is compared byte for byte.", level=Level.LEASABLE)
 def _owners(trial: Trial) -> None:
     worker = trial.actor("worker")
-    for number, owner in enumerate(("o", "\u00e9", "a%", "x" * 200, "a/b", "stra\u00dfe")):
+    owners = ("o", "\u00e9", "a%", "x" * 200, "a/b", "stra\u00dfe", "7", "1e3", "0x10", "null")
+    for number, owner in enumerate(owners):
         run = trial.run_id(f"run-{number}")
         lease = worker.acquire(run, owner)
         trial.equal("the owner", lease.owner, owner)
@@ -114,6 +115,9 @@ def _owners(trial: Trial) -> None:
             forged = Lease(run_id=run, owner=other, epoch=lease.epoch)
             worker.refused("unknown").append(run, 0, lease=forged)
         worker.append(run, 0, lease=lease)
+
+
+_LIKE_NUMBERS = {"7": ("007", "7.0", "+7"), "1e3": ("1000", "1E3"), "0x10": ("16",)}
 
 
 def _near(text: str) -> Iterator[str]:
@@ -124,6 +128,7 @@ def _near(text: str) -> Iterator[str]:
         unicodedata.normalize("NFD", text),
         unicodedata.normalize("NFC", text),
         text.casefold(),
+        *_LIKE_NUMBERS.get(text, ()),
     ):
         if other != text:
             yield other

@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.clauses import Level, Section
-from rulvar.core.errors import ConfigError
+from rulvar.conformance.crossings import Crossing, cross
+from rulvar.core.errors import ConfigError, LeaseHeldError
 from rulvar.core.records import Lease
 
 if TYPE_CHECKING:
+    from rulvar.conformance.crossings import Ending
     from rulvar.conformance.trial import Trial
 
 __all__ = ["CLAUSES"]
@@ -155,3 +157,69 @@ def _revive_refused(trial: Trial) -> None:
     worker.refused("unknown").revive(Lease(run_id=trial.run_id("never"), owner="x", epoch=1))
     other.refused("held").revive(live)
     other.append(run, 0, lease=live)
+
+
+@CLAUSES.clause(
+    "L-grants-meet",
+    "Grants that meet have epochs of their own, and the highest is the live one.",
+    source="SPI: LeaseAdmin",
+    capability="LeaseAdmin",
+)
+def _grants_meet(trial: Trial) -> None:
+    run = trial.run_id()
+    trial.knows(run)
+    cross(trial, lambda: _seize_both(trial, run))
+
+
+def _seize_both(trial: Trial, run: str) -> Crossing:
+    one, other = trial.actor("one"), trial.actor("other", trial.another_handle())
+    found = one.journal.load(run)
+    seq = found[-1].seq + 1 if found else 0
+
+    def judge(first: Ending, second: Ending, where: str) -> None:
+        for ending in (first, second):
+            trial.require(ending.returned, f"it is granted ({where})", ending.words())
+        granted = [end.value for end in (first, second) if isinstance(end.value, Lease)]
+        epochs = sorted(lease.epoch for lease in granted)
+        trial.equal(f"how many epochs were granted ({where})", len(set(epochs)), 2)
+        lower, higher = sorted(granted, key=lambda lease: lease.epoch)
+        one.refused("superseded").append(run, seq, lease=lower)
+        one.append(run, seq, lease=higher)
+
+    return Crossing(
+        lambda: one.journal.seize(run, "one"), lambda: other.journal.seize(run, "other"), judge
+    )
+
+
+@CLAUSES.clause(
+    "L-revive-meets",
+    "Of a revival and an acquire that meet exactly one is granted.",
+    source="SPI: LeaseRevival",
+    capability="LeaseRevival",
+    timed=True,
+)
+def _revive_meets(trial: Trial) -> None:
+    run = trial.run_id()
+    trial.knows(run)
+    cross(trial, lambda: _revive_and_acquire(trial, run), most=4 if trial.waits else 60)
+
+
+def _revive_and_acquire(trial: Trial, run: str) -> Crossing:
+    worker, other = trial.actor("worker"), trial.actor("other", trial.another_handle())
+    worker.journal.delete(run)
+    lease = worker.acquire(run)
+    trial.expire()
+
+    def judge(first: Ending, second: Ending, where: str) -> None:
+        for ending in (first, second):
+            refused = isinstance(ending.error, LeaseHeldError)
+            trial.require(
+                ending.returned or refused, f"it is granted or refused ({where})", ending.words()
+            )
+        won = [end.value for end in (first, second) if isinstance(end.value, Lease)]
+        trial.equal(f"how many were granted the run ({where})", len(won), 1)
+        worker.append(run, 0, lease=won[0])
+
+    return Crossing(
+        lambda: worker.journal.revive(lease), lambda: other.journal.acquire(run, "other"), judge
+    )

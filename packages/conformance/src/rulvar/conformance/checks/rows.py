@@ -63,17 +63,17 @@ def _read(trial: Trial, run_id: str) -> RunMeta | None:
 
 @CLAUSES.clause("M1-fields", "Every field of a row comes back.", source="promise M1")
 def _fields(trial: Trial) -> None:
-    run = trial.run_id()
     worker = trial.actor("worker")
-    for meta in (
-        _full(run),
-        _row(run),
-        replace(_full(run), args_provided=False, segments=0, hash_version_low=0, tags=()),
-        replace(_full(run), name="", genesis="", tags=("", "")),
-        _row(run, "a status of tomorrow"),
-    ):
-        worker.put_row(meta)
-        trial.equal("the row", _read(trial, run), meta)
+    for run, lease in trial.tenures(worker, Level.FENCED):
+        for meta in (
+            _full(run),
+            _row(run),
+            replace(_full(run), args_provided=False, segments=0, hash_version_low=0, tags=()),
+            replace(_full(run), name="", genesis="", tags=("", "")),
+            _row(run, "a status of tomorrow"),
+        ):
+            worker.put_row(meta, lease=lease)
+            trial.equal("the row", _read(trial, run), meta)
 
 
 @CLAUSES.clause(
@@ -82,7 +82,6 @@ def _fields(trial: Trial) -> None:
     source="promise M1",
 )
 def _unknown(trial: Trial) -> None:
-    run = trial.run_id()
     worker = trial.actor("worker")
     extra = JsonMembers(
         {
@@ -94,12 +93,13 @@ def _unknown(trial: Trial) -> None:
             "aa": "true",
         }
     )
-    meta = replace(_full(run), segments=None, extra=extra)
-    worker.put_row(meta)
-    found = _read(trial, run)
-    trial.equal("the row", found, meta)
-    if found is not None:
-        trial.equal("the unknown members", list(found.extra.items()), list(extra.items()))
+    for run, lease in trial.tenures(worker, Level.FENCED):
+        meta = replace(_full(run), segments=None, extra=extra)
+        worker.put_row(meta, lease=lease)
+        found = _read(trial, run)
+        trial.equal("the row", found, meta)
+        if found is not None:
+            trial.equal("the unknown members", list(found.extra.items()), list(extra.items()))
 
 
 @CLAUSES.clause(
@@ -146,12 +146,12 @@ def _refused(trial: Trial) -> None:
 
 @CLAUSES.clause("M2-replace", "A row replaces the one before as a whole.", source="promise M2")
 def _replace(trial: Trial) -> None:
-    run = trial.run_id()
     worker = trial.actor("worker")
-    worker.put_row(replace(_full(run), extra=JsonMembers({"future": "1"})))
-    worker.put_row(_row(run, "ok"))
-    trial.equal("the row", _read(trial, run), _row(run, "ok"))
-    trial.equal("how many rows there are", len(_mine(trial)), 1)
+    for number, (run, lease) in enumerate(trial.tenures(worker, Level.FENCED), 1):
+        worker.put_row(replace(_full(run), extra=JsonMembers({"future": "1"})), lease=lease)
+        worker.put_row(_row(run, "ok"), lease=lease)
+        trial.equal("the row", _read(trial, run), _row(run, "ok"))
+        trial.equal("how many rows there are", len(_mine(trial)), number)
 
 
 @CLAUSES.clause(
@@ -299,12 +299,19 @@ def _filter(trial: Trial) -> None:
 )
 def _pages(trial: Trial) -> None:
     rows = _population(trial)
-    for statuses in (None, ("ok",), ("ok", "running")):
+    for conditions in (
+        RunFilter(),
+        RunFilter(statuses=("ok",)),
+        RunFilter(statuses=("ok", "running")),
+        RunFilter(tags=("a",)),
+        RunFilter(name="n"),
+        RunFilter(statuses=("ok", "running", "error"), tags=("b",)),
+        RunFilter(name="n", tags=("a",)),
+    ):
         for limit in (1, 3, 7, 1000):
-            wanted = RunFilter(statuses=statuses, limit=limit)
-            found = list(_walk(trial, wanted))
-            expected = [row for row in rows if matches(row, RunFilter(statuses=statuses))]
-            trial.equal(f"the pages of {limit} for {statuses}", found, expected)
+            found = list(_walk(trial, replace(conditions, limit=limit)))
+            expected = [row for row in rows if matches(row, conditions)]
+            trial.equal(f"the pages of {limit} for {conditions}", found, expected)
 
 
 def _walk(
