@@ -5,8 +5,9 @@ The check takes the lock, and the write takes it again: a successor comes in bet
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gallery_over_reference import broken, broken_twin
 
@@ -14,6 +15,7 @@ from rulvar.core.checks import (
     check_blob,
     check_lease,
     check_meta,
+    check_owner,
     check_record,
     check_ref,
     check_run_id,
@@ -22,7 +24,7 @@ from rulvar.core.checks import (
 from rulvar.core.testing import ReferenceStore, ReferenceTranscripts
 
 if TYPE_CHECKING:
-    from rulvar.core import JournalRecord, Lease, RunMeta
+    from rulvar.core import Clock, JournalRecord, Lease, RunMeta
 
 
 class _ChecksFirst(ReferenceStore):
@@ -148,3 +150,73 @@ class _BlobDeleteChecksFirst(ReferenceTranscripts):
         with self._store._gate.passing():
             self._store._fence(run_of_ref(ref), lease)
         super().delete(ref)
+
+
+@broken(
+    "seize-numbers-first",
+    "seize chooses the next epoch, and grants it under the lock again",
+    breaks="L-grants-meet",
+)
+class _SeizeNumbersFirst(ReferenceStore):
+    def seize(self, run_id: str, owner: str, /) -> Lease:
+        check_run_id(run_id)
+        check_owner(owner)
+        with self._gate.passing():
+            highest = self._epochs.get(run_id, 0)
+        with self._gate.passing():
+            self._epochs[run_id] = highest
+            return self._grant(run_id, owner)
+
+
+@broken(
+    "revive-looks-first",
+    "revive looks whether the run was taken, and grants it under the lock again",
+    breaks="L-revive-meets",
+)
+class _ReviveLooksFirst(ReferenceStore):
+    def revive(self, lease: Lease, /) -> Lease:
+        check_lease(lease)
+        with self._gate.passing():
+            expired = self._verdict(lease) == "expired"
+        if expired:
+            return self.seize(lease.run_id, lease.owner)
+        return super().revive(lease)
+
+
+class _KeptTime:
+    """A clock that shows each thread the time that it read first, until told otherwise."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._kept = threading.local()
+
+    def keep(self) -> None:
+        self._kept.now = self._clock.now_ms()
+
+    def let_go(self) -> None:
+        self._kept.now = None
+
+    def now_ms(self) -> int:
+        kept: int | None = getattr(self._kept, "now", None)
+        return self._clock.now_ms() if kept is None else kept
+
+    def monotonic_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+
+@broken(
+    "append-reads-time-early",
+    "append reads the time, and then waits for the lock",
+    breaks="F-time-in-lock",
+)
+class _ReadsTimeEarly(ReferenceStore):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._time = self._clock = _KeptTime(self._clock)
+
+    def append(self, run_id: str, record: JournalRecord, /, *, lease: Lease | None = None) -> None:
+        self._time.keep()
+        try:
+            super().append(run_id, record, lease=lease)
+        finally:
+            self._time.let_go()

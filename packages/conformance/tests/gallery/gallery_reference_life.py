@@ -177,6 +177,36 @@ class _HalvesDeletion(ReferenceStore):
         self._leases.pop(run_id, None)
 
 
+class _StaysHomeError(LeaseHeldError):
+    """An error that knows its facts by its own type alone."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_reduced, (str(self),))
+
+
+def _reduced(text: str) -> LeaseHeldError:
+    return LeaseHeldError(text, run_id="", reason="unknown")
+
+
+@broken(
+    "refusal-loses-its-facts",
+    "a refusal that is pickled forgets its run and its reason",
+    breaks="E-pickles",
+)
+class _LosesFacts(ReferenceStore):
+    def _fence(self, run_id: str, lease: Lease | None) -> None:
+        try:
+            super()._fence(run_id, lease)
+        except LeaseHeldError as error:
+            raise _StaysHomeError(
+                run_id=run_id,
+                reason=error.reason,
+                offered=lease,
+                holder=error.holder,
+                epoch=error.epoch,
+            ) from error
+
+
 # --- declarations ---------------------------------------------------------------------------
 
 
