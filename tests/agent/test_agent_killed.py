@@ -35,6 +35,7 @@ def test_undisturbed_it_pays_for_each_call_once(tmp_path: Path, folder: Path) ->
     assert len(calls.read_text().splitlines()) == CALLS
 
 
+@pytest.mark.storm
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("dies_at", range(CALLS))
 def test_killed_at_a_call_it_goes_on_from_the_turn_in_flight(

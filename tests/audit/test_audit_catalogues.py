@@ -116,6 +116,7 @@ def peak_of_an_audit(path: Path) -> tuple[int, int]:
             tracemalloc.stop()
 
 
+@pytest.mark.storm
 def test_two_thousand_runs_take_no_more_memory_than_five_hundred(tmp_path: Path) -> None:
     fill(tmp_path / "few.db", 500, 0)
     fill(tmp_path / "many.db", 2_000, 0)
@@ -124,6 +125,7 @@ def test_two_thousand_runs_take_no_more_memory_than_five_hundred(tmp_path: Path)
     assert many[1] < few[1] * 1.5, (few, many)
 
 
+@pytest.mark.storm
 def test_journals_of_a_thousand_entries_are_in_memory_one_at_a_time(tmp_path: Path) -> None:
     fill(tmp_path / "one.db", 2, 1)
     fill(tmp_path / "twenty.db", 21, 20)

@@ -135,6 +135,7 @@ def members(row: RunMeta) -> dict[str, object]:
 # --- meta-behind --------------------------------------------------------------------------
 
 
+@pytest.mark.storm
 @pytest.mark.parametrize(
     ("names", "status"), [(["one"], "ok"), (["one", "fails"], "error"), (["asks"], "suspended")]
 )
@@ -193,6 +194,7 @@ def stale_settle(stage: Stage, *options: str) -> Player:
     return stalled
 
 
+@pytest.mark.storm
 def test_a_stale_terminal_row_over_live_work_without_the_marker(stage: Stage) -> None:
     pair = stage.pair
     stalled = stale_settle(stage, "--unfenced")
@@ -213,6 +215,7 @@ def test_a_stale_terminal_row_over_live_work_without_the_marker(stage: Stage) ->
     assert (end["status"], end["executed"]) == ("ok", 1)
 
 
+@pytest.mark.storm
 def test_the_same_with_the_marker_leaves_nothing_to_repair(stage: Stage) -> None:
     pair = stage.pair
     stalled = stale_settle(stage)
@@ -225,6 +228,7 @@ def test_the_same_with_the_marker_leaves_nothing_to_repair(stage: Stage) -> None
 # --- nothing to repair --------------------------------------------------------------------
 
 
+@pytest.mark.storm
 @pytest.mark.parametrize("place", ["before-the-start", "one", "before-the-settle"])
 def test_killed_anywhere_else_the_row_is_right_as_it_is(stage: Stage, place: str) -> None:
     stage.player("one", "--kill", place).dies()
@@ -245,6 +249,7 @@ def test_killed_anywhere_else_the_row_is_right_as_it_is(stage: Stage, place: str
 # --- damage, prepared ---------------------------------------------------------------------
 
 
+@pytest.mark.storm
 def test_one_unreadable_journal_hides_no_other(stage: Stage) -> None:
     for run_id in ("a", "r", "z"):
         ended = stage.player("one", "--run", run_id).hear("ended")

@@ -6,9 +6,12 @@ store opened again has everything is tried by the store's own tests.
 
 from __future__ import annotations
 
+import pytest
+
 from rulvar.conformance import UrlSubject, certify
 
 
+@pytest.mark.storm
 def test_the_file_store_keeps_the_contract_at_its_level() -> None:
     certificate = certify(UrlSubject("file:///@tmp@/store", reach="object"))
     assert certificate.conformant, [

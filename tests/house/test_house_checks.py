@@ -178,6 +178,7 @@ def test_the_contract_has_a_budget_of_its_own(house: Path) -> None:
     assert "301 lines, budget 300" in run(house, "check_budgets.py")[1]
 
 
+@pytest.mark.storm
 def test_wheels_are_checked(house: Path) -> None:
     status, output = run(house, "check_wheels.py")
     assert (status, output.splitlines()[-1]) == (0, "2 wheels with 6 files: no problems")

@@ -158,6 +158,7 @@ def test_a_zombie_changes_nothing_and_the_account_says_so(tmp_path: Path) -> Non
     assert "count file-3.txt" in shown
 
 
+@pytest.mark.storm
 @pytest.mark.parametrize("surface", SURFACES)
 def test_a_hole_in_the_fence_is_named(tmp_path: Path, surface: str) -> None:
     done = play(tmp_path, sabotage=HOLES[surface])
@@ -169,6 +170,7 @@ def test_a_hole_in_the_fence_is_named(tmp_path: Path, surface: str) -> None:
     assert re.search(rf"FAILED:\n(?:  .*\n)*  {surface}: refused", done.stdout)
 
 
+@pytest.mark.storm
 def test_a_write_behind_a_refusal_is_found_in_the_bytes(tmp_path: Path) -> None:
     done = play(tmp_path, sabotage='writes_then_refuses(SqliteStore, "put_meta")')
     assert done.returncode == 1, done.stdout + done.stderr
@@ -177,6 +179,7 @@ def test_a_write_behind_a_refusal_is_found_in_the_bytes(tmp_path: Path) -> None:
     assert failed[0].startswith("the store is the same, byte for byte")
 
 
+@pytest.mark.storm
 def test_a_freeze_inside_a_commit_is_thawed_and_tried_again(tmp_path: Path) -> None:
     done = play(tmp_path, sabotage="holds_the_file_until_thawed()")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

@@ -91,6 +91,7 @@ def killed_at(folder: Path, role: str, at: int, *, after: bool, hide: tuple[str,
         store.close()
 
 
+@pytest.mark.storm
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(
     ("role", "hide"),

@@ -42,6 +42,7 @@ def test_a_killed_worker_is_followed_and_no_completed_step_runs_again(tmp_path: 
         assert epochs == sorted(epochs)
 
 
+@pytest.mark.storm
 def test_the_second_life_of_a_name_waits_for_the_lease_of_the_first(tmp_path: Path) -> None:
     with Stage(tmp_path, lease_ttl_ms=2_000) as stage:
         args = stage.errands(*NAMES)
@@ -69,6 +70,7 @@ def test_the_second_life_of_a_name_waits_for_the_lease_of_the_first(tmp_path: Pa
         assert stage.traces().count("begin shop") == 1
 
 
+@pytest.mark.storm
 def test_of_many_first_starts_of_one_run_id_exactly_one_owns_it(tmp_path: Path) -> None:
     with Stage(tmp_path, lease_ttl_ms=20_000) as stage:
         args = stage.errands("only")
@@ -103,6 +105,7 @@ def test_of_many_first_starts_of_one_run_id_exactly_one_owns_it(tmp_path: Path) 
         assert len(starts) == 1
 
 
+@pytest.mark.storm
 @pytest.mark.parametrize("on_the_loop", [True, False], ids=["on the loop", "in a thread"])
 def test_a_step_that_blocks_for_five_ttls_keeps_its_run(tmp_path: Path, on_the_loop: bool) -> None:
     ttl_ms = 1_200

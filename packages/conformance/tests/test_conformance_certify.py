@@ -46,6 +46,7 @@ def test_the_reference_store_is_a_fenced_pair() -> None:
     assert certificate.reach == "object"
 
 
+@pytest.mark.storm
 @pytest.mark.timeout(300)
 def test_sqlite_in_memory_is_a_fenced_pair() -> None:
     subject = FactorySubject(

@@ -20,12 +20,14 @@ from gallery_defects import DEFECTS, SOUND
 _AT_LEAST = 60
 
 
+@pytest.mark.storm
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", sorted(DEFECTS))
 def test_a_broken_store_fails_the_clause_it_breaks(name: str) -> None:
     assert gallery_run.caught(DEFECTS[name], seed=1) == "failed", DEFECTS[name].words
 
 
+@pytest.mark.storm
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", sorted(SOUND))
 def test_a_store_without_a_defect_passes_what_the_broken_ones_over_it_fail(name: str) -> None:

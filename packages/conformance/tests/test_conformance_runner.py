@@ -58,6 +58,7 @@ def test_a_store_with_no_methods_passes_nothing_and_is_not_conformant() -> None:
     assert set(passed) <= {"C-unfenced", "C-methods", "C-optional"}
 
 
+@pytest.mark.storm
 def test_a_store_that_implements_nothing_is_not_conformant() -> None:
     certificate = certify(_subject("unimplemented"))
     assert not certificate.conformant

@@ -206,6 +206,7 @@ def be_born(folder: Path, processes: int, files: int) -> float:
     return seconds
 
 
+@pytest.mark.storm
 def test_eight_processes_give_birth_to_forty_files_at_once(tmp_path: Path) -> None:
     assert be_born(tmp_path, processes=8, files=40) < 60
 
@@ -243,6 +244,7 @@ store.close()
 """
 
 
+@pytest.mark.storm
 def test_processes_that_contend_share_the_file_fairly(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     crowd = [
