@@ -12,6 +12,7 @@ cover most stores:
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from rulvar.conformance.clauses import Reach
 from rulvar.conformance.failure import NotVerified
 from rulvar.conformance.references import Reference
 from rulvar.core.errors import ConfigError
-from rulvar.core.plugins import open_stores
+from rulvar.core.plugins import StoreProviders
 from rulvar.core.testing.clocks import ManualClock
 from rulvar.core.urls import StoreURL
 
@@ -222,6 +223,8 @@ class UrlSubject:
         self.reach = guessed if reach is None else Reach(reach)
         self._reach_given = reach is not None
         self._takes_ttl: bool | None = None
+        # Looking through what is installed takes longer than most clauses: once is enough.
+        self._providers = StoreProviders()
 
     def fresh(self, *, lease_ttl_ms: int, manual_clock: bool) -> Place:
         """Put the URL into a new folder, where it has one, and ask for that time to live."""
@@ -232,9 +235,9 @@ class UrlSubject:
         if self._takes_ttl:
             url = _with_ttl(url, lease_ttl_ms)
         return Place(
-            lambda: open_stores(url),
+            lambda: self._providers.open(url),
             reach=self.reach,
-            opener=Opener(Reference("rulvar.core", "open_stores", None), (url,)),
+            opener=Opener(Reference(__name__, "open_url", None), (url,)),
             folder=folder,
             fresh=folder is not None or self._in_memory,
             honours_ttl=self._takes_ttl,
@@ -254,7 +257,7 @@ class UrlSubject:
         """Find out, at a place of its own, whether the provider knows the option."""
         url, folder = self._placed()
         try:
-            open_stores(_with_ttl(url, 60_000)).close()
+            self._providers.open(_with_ttl(url, 60_000)).close()
         except ConfigError:
             return False
         finally:
@@ -269,6 +272,16 @@ class UrlSubject:
             options.append(f" --reach {self.reach}")
         command = f"python -m rulvar.conformance '{self._url}' --only {clause_id} --seed {seed}"
         return command + "".join(options)
+
+
+@functools.cache
+def _providers() -> StoreProviders:
+    return StoreProviders()
+
+
+def open_url(url: str, /) -> Stores:
+    """Open a URL in a process that lives for one certification, and opens many."""
+    return _providers().open(url)
 
 
 def _with_ttl(url: str, lease_ttl_ms: int) -> str:
