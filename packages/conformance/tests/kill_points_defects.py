@@ -13,7 +13,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from rulvar.core import open_stores
+from rulvar.conformance.machine_clock import true_now_ms
+from rulvar.core import Stores, SystemClock, open_stores
 from rulvar.core.engine import boot, control_calls, door, driver, git, ownership, steps, surfaces
 from rulvar.core.engine import turns as turn_loops
 from rulvar.core.engine.context import Context
@@ -22,12 +23,12 @@ from rulvar.core.engine.scope import unwrap
 from rulvar.core.journal import encode_entry
 from rulvar.core.records import TERMINAL_STATUSES
 from rulvar.core.testing import WatchedStores
+from rulvar.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.conformance import Home
-    from rulvar.core import Stores
     from rulvar.core.journal import JournalEntry
     from rulvar.core.records import RunMeta
     from rulvar.core.testing import StoreCall
@@ -142,6 +143,20 @@ def open_stuck(home: Home) -> Stores:
             marker.unlink()
 
     return cast("Stores", InUse(home, lambda _call, perform: perform()))
+
+
+def open_true_time(home: Home) -> Stores:
+    """A sound store that takes its time from elsewhere, as a server's does."""
+    path = home.folder / "runs.db"
+    store = SqliteStore(path, lease_ttl_ms=home.lease_ttl_ms, clock=TrueClock())
+    return Stores(store, store.transcripts())
+
+
+class TrueClock(SystemClock):
+    """The machine's clock, whatever this process believes."""
+
+    def now_ms(self) -> int:
+        return true_now_ms()
 
 
 # --- engines --------------------------------------------------------------------------------

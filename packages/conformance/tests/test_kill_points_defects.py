@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.conformance import FactorySubject
-from rulvar.conformance.kill_points import kill_points
+from rulvar.conformance.kill_points import KillPoint, kill_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,32 +37,40 @@ def _subject(name: str) -> FactorySubject:
     return FactorySubject(name, opening)
 
 
-DEFECTS = [
-    # the defect, the workload, the property
-    ("late_appends", "steps", "acknowledged"),
-    ("late_rows", "steps", "acknowledged"),
-    ("late_blobs", "turns", "acknowledged"),
-    ("blobs_written_once", "turns", "acknowledged"),
-    ("row_before_settle", "error", "settle first"),
-    ("journal_deleted_first", "delete-by-calls", "journal last"),
-    ("epochs_fall", "error", "epochs"),
-    ("chance_not_recorded", "steps", "result"),
-    ("settled_again", "error", "settled"),
-    ("row_not_healed", "error", "row"),
-    ("patch_lost", "worktree", "audit"),
-    ("checkpoint_misnamed", "turns", "orphans"),
-    ("steps_paid_twice", "steps", "paid"),
-    ("few_checkpoints", "turns", "paid"),
-    ("lease_kept", "error", "leases"),
-    ("blobs_never_deleted", "delete", "nothing left"),
-    ("worktree_left", "worktree", "worktrees"),
-    ("lock_left_behind", "error", "recovery"),
+DEFECTS: list[tuple[str, str, str, KillPoint | None]] = [
+    # the defect, the workload, the property, and where it was found: None where nobody died
+    ("late_appends", "steps", "acknowledged", KillPoint(7, "after")),
+    ("late_rows", "steps", "acknowledged", KillPoint(6, "after")),
+    ("late_blobs", "turns", "acknowledged", KillPoint(5, "after")),
+    ("blobs_written_once", "turns", "acknowledged", None),
+    ("row_before_settle", "error", "settle first", KillPoint(10, "after")),
+    ("journal_deleted_first", "delete-by-calls", "journal last", KillPoint(4, "after")),
+    ("epochs_fall", "error", "epochs", None),
+    ("chance_not_recorded", "steps", "result", KillPoint(16, "after")),
+    ("settled_again", "error", "settled", None),
+    ("row_not_healed", "error", "row", KillPoint(10, "after")),
+    ("patch_lost", "worktree", "audit", None),
+    ("checkpoint_misnamed", "turns", "orphans", None),
+    ("steps_paid_twice", "steps", "paid", KillPoint(9, "after")),
+    ("few_checkpoints", "turns", "paid", KillPoint(12, "before")),
+    ("lease_kept", "error", "leases", None),
+    ("blobs_never_deleted", "delete", "nothing left", None),
+    ("worktree_left", "worktree", "worktrees", KillPoint(10, "before")),
+    ("lock_left_behind", "error", "recovery", KillPoint(1, "before")),
 ]
 
 
-@pytest.mark.parametrize(("defect", "workload", "about"), DEFECTS, ids=str)
-def test_a_defect_is_found_by_its_property(defect: str, workload: str, about: str) -> None:
-    report = kill_points(_subject(defect), workloads=[workload], stop_at_failure=True)
+@pytest.mark.parametrize(
+    ("defect", "workload", "about", "kill"), DEFECTS, ids=[each[0] for each in DEFECTS]
+)
+def test_a_defect_is_found_by_its_property(
+    defect: str, workload: str, about: str, kill: KillPoint | None
+) -> None:
+    subject = _subject(defect)
+    kill = kill or KillPoint(1, "before")
+    report = kill_points(subject, workloads=[workload], at=kill.at, side=kill.side)
+    if report.ok:  # the engine makes other calls by now: look for it everywhere
+        report = kill_points(subject, workloads=[workload], stop_at_failure=True)
     assert not report.ok
     found = {failure.about for failure in report.failures}
     assert about in found, report.text()
@@ -76,11 +84,11 @@ def test_every_property_has_a_defect() -> None:
     assert judge.__doc__ is not None
     table = judge.__doc__.split("=\n")[1].splitlines()
     named = {line[:16].strip() for line in table if line[:1].isalpha()}
-    assert named == {about for _, _, about in DEFECTS}
+    assert named == {about for _, _, about, _ in DEFECTS}
 
 
 def test_without_a_defect_the_same_workloads_recover() -> None:
-    names = sorted({workload for _, workload, _ in DEFECTS})
+    names = sorted({workload for _, workload, _, _ in DEFECTS})
     report = kill_points(_subject("sound"), workloads=names, sample=2)
     assert report.ok, report.text()
     assert report.deaths == 2 * len(names)

@@ -1,0 +1,186 @@
+"""What is lost, strange or paid twice is told from the notes alone: no process, no store."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rulvar.conformance.kill_points import judge
+from rulvar.conformance.kill_points.ledger import Ledger, Note, read_notes
+from rulvar.conformance.kill_points.witness import digest
+from rulvar.conformance.state import RunState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rulvar.conformance.kill_points.ledger import Phase
+
+
+class Notes:
+    """Notes as processes make them."""
+
+    def __init__(self) -> None:
+        self.all: list[Note] = []
+        self._number = 0
+
+    def call(
+        self, call: str, *, phase: Phase = "victim", end: str | None = "done", **facts: object
+    ) -> Notes:
+        self._number += 1
+        end_facts = {"epoch": facts.pop("epoch")} if "epoch" in facts else {}
+        number = {"n": self._number, "call": call}
+        self.all.append(Note(phase, {"what": "begun", "run": "r"} | number | facts))
+        if end == "done":
+            self.all.append(Note(phase, {"what": "done"} | number | end_facts))
+        elif end is not None:
+            self.all.append(Note(phase, {"what": "raised", "error": end} | number))
+        return self
+
+    def append(self, seq: int, payload: bytes, *, end: str | None = "done") -> Notes:
+        return self.call("journal.append", seq=seq, value=digest(payload), end=end)
+
+    def ran(self, mark: str, phase: Phase = "victim") -> Notes:
+        self.all.append(Note(phase, {"what": "ran", "mark": mark}))
+        return self
+
+    def ledger(self) -> Ledger:
+        return Ledger(self.all)
+
+
+def _said(notes: Notes, state: RunState) -> list[str]:
+    return [f.found for f in judge.acknowledged(notes.ledger(), {"r": state})]
+
+
+# --- acknowledged -----------------------------------------------------------------------------
+
+
+def test_records_are_there_as_acknowledged_and_in_doubt_there_or_not() -> None:
+    notes = Notes().append(0, b"a").append(1, b"b").append(2, b"c", end=None)
+    assert _said(notes, RunState(journal=((0, b"a"), (1, b"b")))) == []
+    assert _said(notes, RunState(journal=((0, b"a"), (1, b"b"), (2, b"c")))) == []
+
+
+@pytest.mark.parametrize(
+    ("journal", "found"),
+    [
+        (((0, b"a"),), ["no such record with seq 1; the last seq is 0"]),
+        (((0, b"a"), (1, b"x")), ["no such record with seq 1; the last seq is 1", "seq 1 too"]),
+        (((0, b"a"), (1, b"b"), (2, b"x")), ["seq 2 too"]),
+        (((1, b"b"), (0, b"a")), ["1, 0"]),
+        ((), ["no such record with seq 0, 1; the last seq is none"]),
+    ],
+)
+def test_a_record_is_lost_changed_strange_or_out_of_order(
+    journal: tuple[tuple[int, bytes], ...], found: list[str]
+) -> None:
+    notes = Notes().append(0, b"a").append(1, b"b").append(2, b"c", end=None)
+    assert _said(notes, RunState(journal=journal)) == found
+
+
+def test_a_refused_append_is_strange_and_one_of_unknown_outcome_in_doubt() -> None:
+    there = RunState(journal=((0, b"a"),))
+    assert _said(Notes().append(0, b"a", end="LeaseHeldError"), there) == ["seq 0 too"]
+    assert _said(Notes().append(0, b"a", end="OutcomeUnknownError"), there) == []
+
+
+def test_a_row_is_the_last_acknowledged_one_or_one_in_doubt_since() -> None:
+    old, new = "old", "new"
+    notes = Notes().call("journal.put_meta", value=digest(b"old"))
+    assert _said(notes, RunState(row=old)) == []
+    assert _said(notes, RunState(row=new)) == ["'new'"]
+    assert _said(notes, RunState()) == ["no row"]
+    notes.call("journal.put_meta", value=digest(b"new"), end=None)
+    assert _said(notes, RunState(row=old)) == _said(notes, RunState(row=new)) == []
+    notes.call("journal.put_meta", value=digest(b"old"), phase="successor")
+    assert _said(notes, RunState(row=new)) == ["'new'"], "no doubt is left"
+
+
+def test_a_blob_is_there_as_acknowledged_and_gone_when_deleted() -> None:
+    notes = Notes().call("transcripts.put", ref="r/x", value=digest(b"1"))
+    assert _said(notes, RunState(blobs=(("r/x", b"1"),))) == []
+    assert _said(notes, RunState(blobs=(("r/x", b"2"),))) == ["another one"]
+    assert _said(notes, RunState()) == ["none"]
+    notes.call("transcripts.delete", ref="r/x", end=None)
+    assert _said(notes, RunState()) == []
+    notes.call("transcripts.delete", ref="r/x", phase="successor")
+    assert _said(notes, RunState()) == []
+    assert _said(notes, RunState(blobs=(("r/x", b"1"),))) == ["another one"]
+
+
+def test_a_deletion_in_doubt_has_taken_everything_or_nothing() -> None:
+    notes = Notes().append(0, b"a").call("transcripts.put", ref="r/x", value=digest(b"1"))
+    notes.call("journal.put_meta", value=digest(b"row"))
+    whole = RunState(journal=((0, b"a"),), row="row", blobs=(("r/x", b"1"),))
+    notes.call("journal.delete_whole_run", end=None)
+    assert _said(notes, whole) == _said(notes, RunState()) == []
+    notes.call("journal.delete_whole_run", phase="successor")
+    assert _said(notes, RunState()) == []
+    assert "another one" in _said(notes, whole)
+
+
+def test_what_a_process_died_over_is_no_note(tmp_path: Path) -> None:
+    path = tmp_path / "victim.notes"
+    path.write_bytes(json.dumps({"what": "ran", "mark": "step:a"}).encode() + b'\n{"what": "do')
+    assert [note.facts for note in read_notes("victim", path)] == [
+        {"what": "ran", "mark": "step:a"}
+    ]
+    assert read_notes("successor", tmp_path / "none") == []
+
+
+# --- epochs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("second", "found"), [(2, []), (1, ["[1, 1]"]), (0, ["[1, 0]"])])
+def test_granted_epochs_grow(second: int, found: list[str]) -> None:
+    notes = Notes().call("journal.acquire", epoch=1).call("journal.delete")
+    notes.call("journal.acquire", epoch=second, phase="successor")
+    assert [f.found for f in judge.epochs(notes.ledger(), {"r": RunState()})] == found
+
+
+def test_an_entry_bears_an_epoch_that_was_granted() -> None:
+    notes = Notes().call("journal.acquire", epoch=3)
+    payload = b'{"seq":0,"kind":"decision","status":"ok","epoch":4}'
+    state = {"r": RunState(journal=((0, payload),))}
+    assert [f.found for f in judge.epochs(notes.ledger(), state)] == ["[4]"]
+
+
+# --- paid -------------------------------------------------------------------------------------
+
+
+def _answered(notes: Notes) -> Notes:
+    return notes.call(
+        "journal.append", seq=1, value="x", kind="step", key="a", status="ok", ref=0, decision=None
+    )
+
+
+def test_what_was_in_flight_may_be_executed_once_more() -> None:
+    notes = Notes().ran("step:a").ran("step:a", "successor")
+    assert list(judge.paid(notes.ledger(), in_flight=1, died=True)) == []
+    [finding] = judge.paid(notes.ledger(), in_flight=1, died=False)
+    assert finding.expected == "at most 0 executions more than one"
+    notes.ran("step:b").ran("step:b", "successor")
+    assert list(judge.paid(notes.ledger(), in_flight=2, died=True)) == []
+    [finding] = judge.paid(notes.ledger(), in_flight=1, died=True)
+    assert finding.found == "{'step:a': 2, 'step:b': 2}"
+
+
+def test_what_was_journalled_is_not_executed_again() -> None:
+    notes = _answered(Notes().ran("step:a")).ran("step:a", "successor")
+    [finding] = judge.paid(notes.ledger(), in_flight=1, died=True)
+    assert finding.found == "executed again by the successor"
+
+
+def test_a_turn_is_complete_with_its_checkpoint_and_a_summary_with_its_blob() -> None:
+    notes = Notes().ran("turn:0").call("transcripts.put", ref="r/ckpt/1", value="x", turns=1)
+    notes.ran("summary:1").call("transcripts.put", ref="r/summary/1/1", value="x", turns=1)
+    notes.ran("turn:0", "successor").ran("summary:1", "successor").ran("turn:1", "successor")
+    found = [f.expected.split(" ")[0] for f in judge.paid(notes.ledger(), in_flight=9, died=True)]
+    assert found == ["'turn:0'", "'summary:1'"]
+
+
+def test_no_process_executes_the_same_twice() -> None:
+    notes = Notes().ran("step:a", "successor").ran("step:a", "successor")
+    found = [f.found for f in judge.paid(notes.ledger(), in_flight=9, died=True)]
+    assert found == ["{'step:a': 2}"]
