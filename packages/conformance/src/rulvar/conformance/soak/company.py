@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.children import Child, ChildDied
+from rulvar.conformance.soak.trap import Word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +51,7 @@ class Contestant:
 
     def __init__(self, post: Post, spares: Spares, work: Callable[..., object]) -> None:
         self.process = post.process
+        self.word = Word(Path(post.folder), post.process)
         self.life = 0
         self.frozen = False
         self.error: Exception | None = None

@@ -26,22 +26,31 @@ _MS = 1_000_000
 _LOOK_AFTER = 12 * _MS
 _WAITING_FOR = 10 * _MS
 _CONFIRMED_WITHIN = 60 * _MS
-_PAUSE_MS = 30.0
-_SHORT = 0.2
+_PAUSE_MS = 50.0
+_HUNTED = 0.5
+_SHORT = 0.1
 _EAGER = 0.6
 _BYSTANDER = 0.03
+_RARER = 4
 _KILL_PAUSE_MS = 1_500.0
 
 
 @dataclass(slots=True)
 class _Freeze:
-    """One stop: whom, since when, until when at most, and whether a takeover ends it."""
+    """One stop: whom, since when, until when at most.
+
+    An eager one ends as soon as somebody has taken over; in a hunted one, others are sent to
+    do so at once, so that what the process was in the middle of comes too late. ``prey`` are
+    the runs that it was in the middle of a call about, or those that it held.
+    """
 
     who: Contestant
     began: int
     until: int
     eager: bool
+    hunted: bool
     through: int
+    prey: frozenset[str] | None = None
 
 
 class Faults:
@@ -68,6 +77,10 @@ class Faults:
         self._next_kill = now() + 4 * self._ttl_ns
         self.frozen: dict[str, tuple[int, int]] = {}
         """From when to when each process was stopped last: told before it goes on."""
+        self._words = [(each, each.word) for each in contestants]
+        self._trapped: set[int] = set()
+        self.thin: frozenset[str] = frozenset()
+        """What is still missing, by name."""
         self.killed: list[Contestant] = []
         """Whose life was just ended: to be begun again."""
 
@@ -89,6 +102,9 @@ class Faults:
         """Take note that a process goes on."""
         began, ended = self.frozen[str(who.process)]
         kind = "stopped" if who in self._contestants else "bystander-stopped"
+        if who.process in self._trapped:
+            self._trapped.discard(who.process)
+            kind = "trapped"
         self._recorder.fault(kind, who.process, began, ended)
 
     def end(self) -> list[Contestant]:
@@ -99,10 +115,14 @@ class Faults:
             self.frozen[str(each.who.process)] = (each.began, instant)
         return [each.who for each in frozen]
 
+    def _rarer(self, *names: str) -> int:
+        """Return how much rarer something may be than while there is too little of it."""
+        return 1 if any(each.startswith(names) for each in self.thin) else _RARER
+
     # --- stops --------------------------------------------------------------------------------
 
     def _stop(self, instant: int) -> None:
-        pause = self._choices.expovariate(1 / _PAUSE_MS)
+        pause = self._choices.expovariate(1 / _PAUSE_MS) * self._rarer("<stops>", " stopped")
         self._next_stop = instant + int(pause * _MS)
         bystander = self._choices.random() < _BYSTANDER
         free = [
@@ -113,12 +133,11 @@ class Faults:
         if not free or (not bystander and len(free) <= self._least):
             return
         who = self._choices.choice(free)
-        if bystander:
-            length = self._choices.uniform(0.05, 0.5)
-        elif self._choices.random() < _SHORT:
-            length = self._choices.uniform(0.01, 0.5)
-        else:
-            length = self._choices.uniform(1.1, 2.0)
+        hunted = not bystander and self._chance(_HUNTED)
+        low, high = (1.1, 2.0)
+        if bystander or (not hunted and self._chance(_SHORT)):
+            low, high = (0.01, 0.5)
+        length = self._choices.uniform(low, high)
         who.freeze()
         began = now()
         self._frozen.append(
@@ -126,10 +145,45 @@ class Faults:
                 who,
                 began,
                 began + int(length * self._ttl_ns),
-                self._choices.random() < _EAGER,
-                self._through_of_others(who),
+                eager=hunted or self._chance(_EAGER),
+                hunted=hunted,
+                through=self._through_of_others(who),
             )
         )
+
+    def trap(self) -> None:
+        """Take note of processes that have stopped themselves, in the middle of a call."""
+        for who, word in self._words:
+            if word.heard() and not who.frozen and not who.ended:
+                who.frozen = True
+                began = now()
+                until = began + int(self._choices.uniform(1.1, 2.0) * self._ttl_ns)
+                through = self._through_of_others(who)
+                self._frozen.append(
+                    _Freeze(who, began, until, eager=True, hunted=True, through=through)
+                )
+                self._trapped.add(who.process)
+
+    @property
+    def traps(self) -> bool:
+        """Whether enough others are left to take over from one that stops itself."""
+        free = [each for each in self._contestants if not each.frozen and self._is_up(each)]
+        return len(free) > self._least
+
+    def nudge(self) -> None:
+        """Let everybody go on who is not to be stopped: a trap may have closed late."""
+        for each in self._contestants:
+            if not each.frozen and not each.ended:
+                each.thaw()
+
+    def _chance(self, probability: float) -> bool:
+        return self._choices.random() < probability
+
+    @property
+    def prey(self) -> tuple[str, ...]:
+        """The runs that hunted processes are kept from."""
+        runs = [each.prey for each in self._frozen if each.hunted and each.prey]
+        return tuple(sorted(frozenset[str]().union(*runs)))
 
     def _is_up(self, who: Contestant) -> bool:
         """Whether its present life has begun to do something."""
@@ -146,12 +200,23 @@ class Faults:
             return True
         if who in self._bystanders:
             return False
-        if freeze.eager and self._progress.taken_from.get(who.process, 0) > freeze.began:
+        if freeze.eager and self._is_taken(freeze):
             return True
         if not self._suspects and self._holds_all_up(freeze, instant):
             self._suspects.append((freeze, instant))
             return True
         return False
+
+    def _is_taken(self, freeze: _Freeze) -> bool:
+        process, looked = freeze.who.process, self._progress.looked
+        if freeze.prey is None:
+            # What it had reported before it was stopped has been read by now.
+            busy = self._progress.busy_with(process)
+            freeze.prey = frozenset(busy or self._progress.held_by(process))
+        return bool(freeze.prey) and all(
+            run_id in looked and looked[run_id][0] != process and looked[run_id][1] > freeze.began
+            for run_id in freeze.prey
+        )
 
     def _confirm(self, instant: int) -> None:
         """Count a stop as one inside a commit when the others went on as soon as it was over."""
@@ -182,12 +247,12 @@ class Faults:
     # --- kills --------------------------------------------------------------------------------
 
     def _kill(self, instant: int) -> None:
-        pause = self._choices.expovariate(1 / _KILL_PAUSE_MS)
+        pause = self._choices.expovariate(1 / _KILL_PAUSE_MS) * self._rarer("<kills>", " killed")
         self._next_kill = instant + int(pause * _MS)
         free = [
             each
             for each in self._contestants
-            if self._is_up(each) and self._progress.holds(each.process)
+            if self._is_up(each) and self._progress.held_by(each.process)
         ]
         if not free:
             self._next_kill = instant + self._ttl_ns // 4
@@ -196,5 +261,6 @@ class Faults:
         self._frozen = [each for each in self._frozen if each.who is not who]
         began = now()
         who.kill()
+        self._trapped.discard(who.process)
         self._recorder.fault("killed", who.process, began, now())
         self.killed.append(who)

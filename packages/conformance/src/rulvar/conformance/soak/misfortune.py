@@ -5,6 +5,7 @@ The coordinator's part, SIGSTOP and SIGKILL, is in `faults`.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from typing import TYPE_CHECKING
 
@@ -16,24 +17,16 @@ if TYPE_CHECKING:
 
     from rulvar.conformance.soak.history import Recorder
 
-__all__ = ["WrongClock", "block", "calibrate", "stall"]
+__all__ = ["WrongClock", "block", "stall"]
 
 _HOUR_MS = 3_600_000
-_SAMPLE = 200_000
 
 
-def calibrate() -> float:
-    """Return how many numbers this machine sums up in a second."""
-    began = time.perf_counter()
-    sum(range(_SAMPLE))
-    return _SAMPLE / max(1e-6, time.perf_counter() - began)
-
-
-def block(seconds: float, per_second: float) -> tuple[int, int]:
-    """Keep this process from running any other thread for about that long; return when."""
+def block(seconds: float) -> tuple[int, int]:
+    """Keep every other thread of this process from running for that long; return when."""
     began = now()
-    # One call that never gives another thread a turn.
-    sum(range(int(seconds * per_second)))
+    # A call into C that keeps the interpreter to itself, as some extensions do.
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
     return began, now()
 
 

@@ -57,7 +57,8 @@ class Quorum:
     ``accepted``, ``refused`` and ``takeovers`` are about the whole storm, ``per_surface``
     about the acceptances of each surface, ``per_cell`` about the refusals of each surface
     under each kind of death that can occur, ``per_death`` about the takeovers from each kind
-    of death, ``stops`` and ``kills`` about what was done to the processes.
+    of death, ``overtaken`` about the calls of each surface that were under way when somebody
+    else was granted the run, ``stops`` and ``kills`` about what was done to the processes.
     """
 
     accepted: int = 2_500
@@ -66,6 +67,7 @@ class Quorum:
     per_surface: int = 12
     per_cell: int = 5
     per_death: int = 6
+    overtaken: int = 12
     stops: int = 60
     kills: int = 5
 
@@ -139,6 +141,7 @@ LONG = Plan(
         per_surface=100,
         per_cell=40,
         per_death=25,
+        overtaken=50,
         stops=250,
         kills=25,
     ),

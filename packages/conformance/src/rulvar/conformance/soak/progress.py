@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from rulvar.conformance.soak.history import GRANTS, AttemptId, now
+from rulvar.conformance.soak.history import GRANTS, AttemptId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,6 +76,8 @@ class Progress:
         self.nothing: Counter[str] = Counter()
         self.takeovers: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
+        self.overtaken: Counter[str] = Counter()
+        """How often a call was under way when somebody else was granted the run, by surface."""
         self.unknown = 0
         self.looks = 0
         self.records: Counter[str] = Counter()
@@ -85,11 +87,12 @@ class Progress:
         """How often each process had an answer for which the store had to be asked."""
         self.lives: dict[int, int] = {}
         """The latest life of each process that has attempted something."""
-        self.taken_from: dict[int, int] = {}
-        """When a run of that process was last taken over and looked at."""
+        self.looked: dict[str, tuple[int, int]] = {}
+        """Which process was granted each run last and has looked at it, and when."""
         self._open: dict[str, _Open] = {}
         self._tenures: dict[str, dict[int, _Tenure]] = {}
-        self._unseen: dict[tuple[str, int], int] = {}
+        self._held: dict[int, set[tuple[str, int]]] = {}
+        self._latest: dict[str, tuple[int, int, int, int]] = {}
 
     def take(self, event: dict[str, object]) -> None:
         """Count one event."""
@@ -118,13 +121,18 @@ class Progress:
             if attempt.op in _ENDINGS and attempt.lease is not None:
                 self._ended(attempt.lease)
 
-    def holds(self, process: int) -> bool:
-        """Whether that process has a tenure that has not ended, and nobody has taken over."""
-        return any(
-            tenure.process == process and not (tenure.ended or tenure.superseded)
-            for tenures in self._tenures.values()
-            for tenure in tenures.values()
-        )
+    def held_by(self, process: int) -> set[str]:
+        """Return the runs of which a process has a tenure, not ended nor taken over."""
+        return {run_id for run_id, _ in self._held.get(process, ())}
+
+    def busy_with(self, process: int) -> set[str]:
+        """Return the runs that a process is in the middle of a call about."""
+        mark = f"{process}."
+        return {
+            each.run_id
+            for name, each in self._open.items()
+            if name.startswith(mark) and each.death not in _NOT_A_TENURES
+        }
 
     @property
     def refusals(self) -> int:
@@ -167,12 +175,16 @@ class Progress:
         if attempt is None:  # written by a process that was lost in the meantime
             return
         outcome, reason = event["outcome"], cast("str", event.get("reason", ""))
-        process = AttemptId.parse(name).process
+        process, returned_at = AttemptId.parse(name).process, cast("int", event["at"])
+        self._count_overtaken(attempt, process, returned_at)
         if outcome == "landed":
             self.accepted[attempt.op] += 1
             self.through[process] += 1
             self._landed(attempt, process, cast("int | None", event.get("granted")))
-            self.touched[attempt.run_id] = cast("int", event["at"])
+            self.touched[attempt.run_id] = returned_at
+            if attempt.op in GRANTS:
+                granted = cast("int", event.get("granted"))
+                self._latest[attempt.run_id] = (granted, process, attempt.at, returned_at)
         elif outcome == "refused":
             self.refused[attempt.op, attempt.death] += 1
             self.reasons[reason] += 1
@@ -182,15 +194,26 @@ class Progress:
         else:
             self.unknown += 1
 
+    def _count_overtaken(self, attempt: _Open, process: int, returned_at: int) -> None:
+        latest = self._latest.get(attempt.run_id)
+        if latest is None or attempt.death in _NOT_A_TENURES:
+            return
+        epoch, by, invoked, granted = latest
+        mine = 0 if attempt.lease is None else attempt.lease[2]
+        if by != process and epoch > mine and attempt.at < invoked and granted < returned_at:
+            self.overtaken[attempt.op] += 1
+
     def _landed(self, attempt: _Open, process: int, granted: int | None) -> None:
         self.records[attempt.run_id] += attempt.op == "append"
         tenures = self._tenures.setdefault(attempt.run_id, {})
         if attempt.op in GRANTS and granted is not None:
             before = max((epoch for epoch in tenures if epoch < granted), default=None)
             if before is not None:
-                self._superseded(attempt.run_id, granted, tenures[before])
+                self._held[tenures[before].process].discard((attempt.run_id, before))
+                self._superseded(tenures[before])
             owner = attempt.target if attempt.lease is None else attempt.lease[1]
             tenures[granted] = _Tenure(process, owner)
+            self._held.setdefault(process, set()).add((attempt.run_id, granted))
         elif attempt.op in _ENDINGS and attempt.lease is not None:
             self._ended(attempt.lease)
 
@@ -200,21 +223,21 @@ class Progress:
         if tenure is None or tenure.owner != lease[1] or tenure.ended:
             return
         tenure.ended = True
+        self._held[tenure.process].discard((lease[0], lease[2]))
         if tenure.superseded:
             # Told after the next grant was told: reports are read one after the other.
             self.takeovers[tenure.death] -= 1
 
-    def _superseded(self, run_id: str, granted: int, before: _Tenure) -> None:
+    def _superseded(self, before: _Tenure) -> None:
         if before.ended or before.superseded:
             return
         before.superseded = True
         self.takeovers[before.death] += 1
-        self._unseen[run_id, granted] = before.process
 
     def _seen(self, event: dict[str, object]) -> None:
         self.looks += 1
         lease = cast("tuple[str, str, int] | None", event["lease"])
         if lease is not None:
-            victim = self._unseen.pop((lease[0], lease[2]), None)
-            if victim is not None:
-                self.taken_from[victim] = now()
+            tenure = self._tenures.get(lease[0], {}).get(lease[2])
+            if tenure is not None:
+                self.looked[lease[0]] = (tenure.process, cast("int", event["at"]))

@@ -42,6 +42,8 @@ class Thin:
             what = f"takeovers from the {self.death}"
         if what is None and not self.death:
             what = f"{self.surface} accepted"
+        if what is None and self.death == "overtaken":
+            what = f"{self.surface} overtaken in the middle of a call"
         if what is None:
             what = f"{self.surface} refused to the {self.death}"
         return f"{what}: {self.have} of {self.need}"
@@ -59,6 +61,10 @@ def shortfall(progress: Progress, ground: Ground, quorum: Quorum) -> list[Thin]:
         Thin("<kills>", "", faults["killed"], quorum.kills),
         *(
             Thin(op, "", progress.accepted[op], quorum.per_surface)
+            for op in (*ground.surfaces, *ground.grants)
+        ),
+        *(
+            Thin(op, "overtaken", progress.overtaken[op], quorum.overtaken)
             for op in (*ground.surfaces, *ground.grants)
         ),
         *(

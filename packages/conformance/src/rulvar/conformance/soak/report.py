@@ -70,6 +70,7 @@ class SoakReport:
             "plan": self.plan.to_json(),
             "notes": [*self.ground.notes, *self.notes],
             "accepted": dict(progress.accepted),
+            "overtaken": dict(progress.overtaken),
             "refused": self._refused(),
             "refusals": dict(progress.reasons),
             "takeovers": _named(progress.takeovers),
@@ -154,7 +155,7 @@ class SoakReport:
         deaths = ("", *self.ground.deaths)
         cells = set(self.ground.cells)
         head = "".join(f"{death or 'unaware':>10}" for death in deaths)
-        yield f"{'refused:':<18}{'accepted':>9}{head}"
+        yield f"{'':<18}{'accepted':>9}{'overtaken':>10}  refused:{head[10:]}"
         for op in (*self.ground.grants, *self.ground.surfaces):
             row = "".join(
                 f"{self.progress.refused[op, death]:>10}"
@@ -162,7 +163,8 @@ class SoakReport:
                 else f"{'-':>10}"
                 for death in deaths
             )
-            yield f"{op:<18}{self.progress.accepted[op]:>9}{row}"
+            counts = f"{self.progress.accepted[op]:>9}{self.progress.overtaken[op]:>10}"
+            yield f"{op:<18}{counts}{row}"
 
 
 def _named(takeovers: Mapping[str, int]) -> dict[str, int]:

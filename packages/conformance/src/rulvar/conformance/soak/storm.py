@@ -40,6 +40,7 @@ __all__ = ["soak"]
 
 _TURN_S = 0.004
 _ORDERS_EVERY_NS = 40_000_000
+_NUDGE_EVERY_NS = 200_000_000
 _SHOW_EVERY_NS = 500_000_000
 _JUDGE_EVERY_NS = 1_000_000_000
 _JUDGE_SHARE = 15
@@ -171,20 +172,27 @@ class _Soak:
         """Go on until it is enough; return what is still thin when it is over."""
         thin = shortfall(self._progress, self._ground, self._plan.quorum)
         deadline = self._began + int(self._plan.deadline_s * 1e9)
-        next_orders = next_show = next_judge = 0
+        next_orders = next_show = next_judge = next_nudge = 0
+        prey: tuple[str, ...] = ()
         while thin and not self._violations:
             self._read()
+            self._faults.trap()
             go_on = self._faults.turn()
             instant = now()
-            if go_on or instant >= next_orders:
+            if go_on or self._faults.prey != prey or instant >= next_orders:
+                prey = self._faults.prey
                 thin = shortfall(self._progress, self._ground, self._plan.quorum)
                 self._retire(instant)
                 self._order(thin)
+                self._faults.thin = frozenset(f"{each.surface} {each.death}" for each in thin)
                 next_orders = instant + _ORDERS_EVERY_NS
             for each in go_on:
                 each.thaw()
                 self._faults.thawed(each)
             self._revive()
+            if instant >= next_nudge:
+                self._faults.nudge()
+                next_nudge = instant + _NUDGE_EVERY_NS
             if instant >= next_show:
                 self._tell(thin)
                 next_show = instant + _SHOW_EVERY_NS
@@ -241,8 +249,10 @@ class _Soak:
             Orders(
                 runs=tuple(self._run_id(slot) for slot in slots[: self._plan.slots]),
                 side_runs=tuple(self._run_id(slot) for slot in slots[self._plan.slots :]),
+                prey=self._faults.prey,
                 frozen=self._faults.frozen,
                 thin=thin_names(thin),
+                traps=self._faults.traps,
                 strike=self._share_of_strikes(thin),
                 ending=ending,
             ),
@@ -276,6 +286,8 @@ class _Soak:
             each.thaw()
             self._faults.thawed(each)
         deadline = time.monotonic() + _END_S
+        time.sleep(_TURN_S)
+        self._faults.nudge()
         for each in (*self._contestants, *self._bystanders):
             if each.ended and each.error is None:
                 continue

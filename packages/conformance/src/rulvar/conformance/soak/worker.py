@@ -10,6 +10,7 @@ as a worker's do.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from pathlib import Path
@@ -17,9 +18,10 @@ from typing import TYPE_CHECKING
 
 from rulvar.conformance.soak.desk import Blow, Desk
 from rulvar.conformance.soak.history import Recorder, now
-from rulvar.conformance.soak.misfortune import WrongClock, block, calibrate, stall
+from rulvar.conformance.soak.misfortune import WrongClock, block, stall
 from rulvar.conformance.soak.orders import OrdersFile
 from rulvar.conformance.soak.tenures import Tenure, inherit
+from rulvar.conformance.soak.trap import Trap
 from rulvar.core.records import Lease
 
 if TYPE_CHECKING:
@@ -37,8 +39,10 @@ OPERATOR = "operator-"
 """How the owner string of whoever seizes a live lease begins."""
 
 _LIVE = 3
+_SWITCH_S = 0.000_01
 _KEPT_DEAD = 10
 _BLOBS = ("turn", "state", "deep/er")
+_MISFORTUNES = ("stalled", "blocked", "clock", "seized")
 _ENDINGS = frozenset({"release", "delete", "delete_whole_run"})
 _WEIGHTS: dict[Operation, float] = {
     "append": 6,
@@ -81,22 +85,26 @@ class _Worker:
         self._held_since: dict[str, int] = {}
         self._not_before: dict[str, int] = {}
         self._next_misfortune = 0
-        self._speed = 0.0
         self._keeper = _Keeper(self)
+        self._trap = Trap(self.folder, post.process)
+        self._trapped_at = 0
 
     # --- the loop -----------------------------------------------------------------------------
 
     def run(self) -> None:
         """Storm until the end is ordered."""
-        self._speed = calibrate()
         self._inherit()
         self._plan_misfortune()
         self._keeper.start()
+        self._trap.start()
+        # A thread that wants to go on does so soon: whatever lies between two steps gets wider.
+        sys.setswitchinterval(_SWITCH_S)
         while self._turn():
             self._keeper.check()
 
     def close(self) -> None:
-        """End the second thread, then the report."""
+        """End the other threads, then the report."""
+        self._trap.end()
         self._keeper.end()
         self._recorder.close()
 
@@ -111,6 +119,8 @@ class _Worker:
         self._wake(instant)
         if instant >= self._next_misfortune:
             self._misfortune()
+        elif self._hunt(instant):
+            pass
         elif self._bursts and self._chance(0.8):
             self._go_on_striking()
         elif self._chance(self._orders.strike):
@@ -200,7 +210,7 @@ class _Worker:
             self._strike()
             return
         run_id = self._choices.choice(free)
-        answer = self._desk.acquire(run_id, self._owner)
+        answer = self._in_danger("acquire", lambda: self._desk.acquire(run_id, self._owner))
         if answer.granted is not None:
             self._begin(answer.granted)
             return
@@ -212,20 +222,40 @@ class _Worker:
             if stuck or self._chance(self._wish("seize ", " seized", usual=0.03)):
                 self._seize(run_id)
 
+    def _hunt(self, instant: int) -> bool:
+        """Take over what somebody was stopped in the middle of; return whether there was."""
+        prey = [
+            run_id
+            for run_id in self._orders.prey
+            if self._not_before.get(run_id, 0) <= instant
+            and all(run_id != tenure.lease.run_id for tenure in self._live)
+        ]
+        if not prey or self._chance(0.3):
+            return False
+        run_id = self._choices.choice(prey)
+        self._not_before[run_id] = instant + int(0.1 * self.ttl_ns)
+        if not self._seize(run_id):
+            answer = self._in_danger("acquire", lambda: self._desk.acquire(run_id, self._owner))
+            if answer.granted is not None:
+                self._begin(answer.granted)
+        return True
+
     def _wish(self, *names: str, usual: float) -> float:
         """Return a probability that is larger when one of these is thin."""
         return min(0.9, usual * 6) if any(name in self._orders.thin for name in names) else usual
 
-    def _seize(self, run_id: str) -> None:
-        """Take a live lease away, as an operator."""
+    def _seize(self, run_id: str) -> bool:
+        """Take a live lease away, as an operator; return whether there was one to take."""
         if not self._ground.seizes:
-            return
+            return False
         holder, live = self._desk.holder(run_id)
         if not live or holder == self._owner:
-            return
-        answer = self._desk.seize(run_id, f"{OPERATOR}{self._process}")
+            return False
+        operator = f"{OPERATOR}{self._process}"
+        answer = self._in_danger("seize", lambda: self._desk.seize(run_id, operator))
         if answer.granted is not None:
             self._begin(answer.granted)
+        return True
 
     # --- working ------------------------------------------------------------------------------
 
@@ -234,14 +264,28 @@ class _Worker:
             self._take(instant)
             return
         tenure = self._choices.choice(self._live)
-        if instant < tenure.until:
+        thin = self._thin_endings(tenure)
+        if thin and self._chance(0.1):
+            self._make(tenure, self._choices.choice(thin))
+        elif instant < tenure.until:
             self._make(tenure, self._pick(tenure.weights))
         else:
             self._finish(tenure, instant)
 
+    def _thin_endings(self, tenure: Tenure) -> list[Operation]:
+        """Return the endings of a tenure of which there were too few so far."""
+        endings: tuple[Operation, ...] = ("release",)
+        if tenure.side:
+            endings += self._ground.deletes
+        thin = self._orders.thin
+        return [op for op in endings if f"{op} " in thin or f"{op} overtaken" in thin]
+
     def _pick(self, weights: Mapping[Operation, float]) -> Operation:
         thin = self._orders.thin
-        shares = [weights[op] * (4 if f"{op} " in thin else 1) for op in weights]
+        shares = [
+            weights[op] * (4 if f"{op} " in thin or f"{op} overtaken" in thin else 1)
+            for op in weights
+        ]
         return self._choices.choices(list(weights), shares)[0]
 
     def _finish(self, tenure: Tenure, instant: int) -> None:
@@ -282,10 +326,24 @@ class _Worker:
         blow = self._blow(tenure)
         if op == "blob-delete" and tenure.blobs and self._chance(0.8):
             blow = blow._replace(target=self._choices.choice(sorted(tenure.blobs)))
-        answer = self._desk.strike(op, blow)
+        answer = self._in_danger(op, lambda: self._desk.strike(op, blow))
         self._learn(tenure, op, blow, answer)
         if answer.outcome == "refused":
             self._lose(tenure, answer)
+
+    def _in_danger(self, op: Operation, call: Callable[[], Answer]) -> Answer:
+        """Make a call that may be stopped in the middle, when too few of its kind were."""
+        part = None
+        instant = now()
+        if (
+            self._orders.traps
+            and f"{op} overtaken" in self._orders.thin
+            and instant - self._trapped_at > self.ttl_ns // 16
+            and self._chance(0.6)
+        ):
+            self._trapped_at = instant
+            part = self._choices.random()
+        return self._trap.during(op, part, call)
 
     def _learn(self, tenure: Tenure, op: Operation, blow: Blow, answer: Answer) -> None:
         if answer.reason == "order":
@@ -375,7 +433,7 @@ class _Worker:
     def _blow_with(self, tenure: Tenure, op: Operation) -> None:
         """Strike with a tenure that is dead, as far as anybody knows."""
         blow = self._blow(tenure, far=True)
-        answer = self._desk.strike(op, blow)
+        answer = self._in_danger(op, lambda: self._desk.strike(op, blow))
         if answer.granted is not None:
             self._begin(answer.granted)
         elif answer.landed and op in _ENDINGS:
@@ -390,14 +448,15 @@ class _Worker:
     # --- misfortune ---------------------------------------------------------------------------
 
     def _plan_misfortune(self) -> None:
-        pause_s = self._choices.expovariate(1.0) * self._plan.lease_ttl_ms / 1000 * 2
-        self._next_misfortune = now() + int(pause_s * 1e9)
+        pause = self._choices.expovariate(1.0) * 2
+        if not any(f" {kind}" in self._orders.thin for kind in _MISFORTUNES):
+            pause *= 4
+        self._next_misfortune = now() + int(pause * self.ttl_ns)
 
     def _misfortune(self) -> None:
-        kinds = ("stalled", "blocked", "clock", "seized")
         thin = self._orders.thin
-        shares = [5 if f" {kind}" in thin else 1 for kind in kinds]
-        kind = self._choices.choices(kinds, shares)[0]
+        shares = [5 if f" {kind}" in thin else 1 for kind in _MISFORTUNES]
+        kind = self._choices.choices(_MISFORTUNES, shares)[0]
         length_s = self._plan.lease_ttl_ms / 1000 * self._choices.uniform(1.05, 1.8)
         if kind == "seized":
             for run_id in self._choices.sample(self._orders.runs, min(3, len(self._orders.runs))):
@@ -412,7 +471,7 @@ class _Worker:
                 with self._keeper.away():
                     began, ended = stall(length_s)
             else:
-                began, ended = block(length_s, self._speed)
+                began, ended = block(length_s)
             self._recorder.fault(kind, self._process, began, ended)
             for tenure in list(self._live):
                 tenure.mark_if_run_out(kind, self.ttl_ns, ended, ended)

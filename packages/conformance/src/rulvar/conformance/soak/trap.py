@@ -1,0 +1,104 @@
+"""A process that stops itself in the middle of a call to the store.
+
+A stop from outside seldom falls between a store's check and its write: most of a process's
+life is spent elsewhere. So a second thread stops the whole process (SIGSTOP) at a random
+instant of a call that the first one is making, and leaves word of it, so that the coordinator
+can send others to take over, and let it go on afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rulvar.conformance.soak.desk import Answer
+
+__all__ = ["Trap", "Word"]
+
+_FIRST_GUESS_S = 0.000_5
+_LONGEST_S = 0.02
+_OVERHEAD_S = 0.000_1
+
+
+class Word:
+    """How a process says that it is stopping itself: one byte more in a file of its own."""
+
+    def __init__(self, folder: Path, process: int) -> None:
+        self._path = folder / f"trap-{process:03}"
+        self._said = 0
+
+    def open(self) -> int:
+        """Return what the process writes its bytes to."""
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def heard(self) -> bool:
+        """Return whether it has said so since this was asked last."""
+        try:
+            said = self._path.stat().st_size
+        except FileNotFoundError:
+            return False
+        before, self._said = self._said, said
+        return said > before
+
+
+class Trap:
+    """The second thread, and how long each kind of call takes."""
+
+    def __init__(self, folder: Path, process: int) -> None:
+        self._file = Word(folder, process).open()
+        self._usual_s: dict[str, float] = {}
+        self._set = threading.Semaphore(0)
+        self._ended = False
+        self._delay_s = 0.0
+        self._inside = False
+        self._thread = threading.Thread(target=self._run, name="trap", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop nobody any more."""
+        self._ended = True
+        self._set.release()
+        if self._thread.is_alive():
+            self._thread.join(10)
+        os.close(self._file)
+
+    def during(self, op: str, part: float | None, call: Callable[[], Answer]) -> Answer:
+        """Make a call, and stop in the middle of it: after that part of what it usually takes.
+
+        None for no stop.
+        """
+        usual_s = self._usual_s.get(op, _FIRST_GUESS_S)
+        if part is not None:
+            # It takes a while by itself until the other thread has its turn.
+            self._delay_s = part * usual_s - _OVERHEAD_S
+            self._inside = True
+            self._set.release()
+        began = time.perf_counter()
+        try:
+            return call()
+        finally:
+            self._inside = False
+            if part is None:
+                took_s = min(_LONGEST_S, time.perf_counter() - began)
+                self._usual_s[op] = 0.8 * usual_s + 0.2 * took_s
+
+    def _run(self) -> None:
+        while True:
+            self._set.acquire()
+            if self._ended:
+                return
+            if self._delay_s > 0:
+                time.sleep(self._delay_s)
+            if self._inside:
+                os.write(self._file, b".")
+                os.kill(os.getpid(), signal.SIGSTOP)
