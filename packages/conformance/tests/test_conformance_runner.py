@@ -22,6 +22,7 @@ from rulvar.conformance import (
     report,
 )
 from rulvar.conformance.certificate import Certificate
+from rulvar.conformance.registry import chosen
 from rulvar.core import ConfigError, PluginError, Stores
 
 if TYPE_CHECKING:
@@ -340,6 +341,8 @@ def test_several_at_once_find_what_one_after_the_other_finds() -> None:
 def test_an_unknown_clause_level_or_effort_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="no clause is called 'A9'"):
         certify(_subject("sound"), only=["A9"])
+    with pytest.raises(ConfigError, match="did you mean 'A5-guard'"):
+        certify(_subject("sound"), only=["A5-gard"])
     with pytest.raises(ConfigError, match="'gold' is no level"):
         certify(_subject("sound"), level="gold")
     with pytest.raises(ConfigError, match="effort"):
@@ -416,6 +419,12 @@ def test_the_kit_works_without_assertions() -> None:
         [sys.executable, "-O", "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["True", "False", "0"]
+
+
+def test_a_pattern_names_the_clauses_that_it_fits() -> None:
+    atomic = [clause.id for clause in chosen(["F-*-atomic", "F-append-atomic"])]
+    assert len(atomic) == len(set(atomic)) > 5
+    assert all(each.startswith("F-") and each.endswith("-atomic") for each in atomic)
 
 
 def test_every_clause_has_one_home_and_a_sentence() -> None:

@@ -22,7 +22,9 @@ def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool)
 @click.command("certify")
 @click.argument("url", required=False)
 @click.option("--list", "listing", is_flag=True, help="Show the clauses and leave.")
-@click.option("--only", multiple=True, metavar="ID", help="A clause, or 'A5*'; repeatable.")
+@click.option(
+    "--only", multiple=True, metavar="ID", help="A clause, or a pattern: 'A5*'; repeatable."
+)
 @click.option(
     "--level",
     multiple=True,

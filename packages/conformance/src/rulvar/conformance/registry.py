@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.checks import (
@@ -58,7 +60,7 @@ def catalogue() -> tuple[Clause, ...]:
 
 
 def chosen(only: Iterable[str] | None) -> tuple[Clause, ...]:
-    """Return the clauses that ``only`` names: ids, or beginnings of ids that end in ``*``.
+    """Return the clauses that ``only`` names: ids, or patterns such as ``A5*`` and ``F-*-atomic``.
 
     Raises `ConfigError` for a name that fits none.
     """
@@ -67,13 +69,11 @@ def chosen(only: Iterable[str] | None) -> tuple[Clause, ...]:
         return everything
     wanted: dict[str, Clause] = {}
     for name in only:
-        fits = [clause for clause in everything if _fits(clause.id, name)]
+        fits = [clause for clause in everything if fnmatchcase(clause.id, name)]
         if not fits:
-            message = f"no clause is called {name!r}: --list shows them all"
+            near = difflib.get_close_matches(name, [clause.id for clause in everything], n=1)
+            hint = f", did you mean {near[0]!r}?" if near else ""
+            message = f"no clause is called {name!r}{hint}: --list shows them all"
             raise ConfigError(message)
         wanted.update((clause.id, clause) for clause in fits)
     return tuple(clause for clause in everything if clause.id in wanted)
-
-
-def _fits(clause_id: str, name: str) -> bool:
-    return clause_id.startswith(name[:-1]) if name.endswith("*") else clause_id == name
