@@ -2,83 +2,42 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from audit_journals import (
+    T1,
+    T2,
+    WAITING,
+    WORKED,
+    abandon,
+    external,
+    prepared,
+    record,
+    row,
+    settle,
+    start,
+    step,
+)
 
-from rulvar.core import audit_run, audit_runs, count_runs
+from rulvar.core import audit_run, audit_runs
 from rulvar.core.audit import RowChange
 from rulvar.core.errors import (
-    ConfigError,
     StoreBusyError,
     StoreClosedError,
     StoreCorruptError,
     StoreError,
 )
-from rulvar.core.journal import JournalEntry, encode_entry
-from rulvar.core.records import JournalRecord, JsonMembers, RunFilter, RunMeta
+from rulvar.core.records import JournalRecord
 from rulvar.core.testing import ManualClock, WatchedStores, reference_stores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
+    from rulvar.core.records import RunMeta
     from rulvar.core.stores import Stores
     from rulvar.core.testing import StoreCall
 
-T0 = "2026-01-02T03:04:05.000Z"
-T1 = "2026-01-02T03:04:06.000Z"
-T2 = "2026-01-02T03:04:07.000Z"
-
-
-def step(seq: int, *, ref: int | None = None, **more: object) -> dict[str, object]:
-    status = "running" if ref is None else "ok"
-    facts: dict[str, object] = {"seq": seq, "kind": "step", "status": status, "key": f"s{seq}"}
-    return facts | ({} if ref is None else {"ref": ref, "endedAt": T1}) | more
-
-
-def start(seq: int = 0, genesis: str = "g") -> dict[str, object]:
-    value = {"decisionType": "run_start", "workflow": "w", "genesis": genesis}
-    return {"seq": seq, "kind": "decision", "status": "ok", "value": value, "startedAt": T0}
-
-
-def settle(seq: int, status: str, *, segment: int = 1, **more: object) -> dict[str, object]:
-    value = {"decisionType": "run_settle", "runStatus": status, "segment": segment}
-    return {"seq": seq, "kind": "decision", "status": "ok", "value": value, "endedAt": T2} | more
-
-
-def external(seq: int, **more: object) -> dict[str, object]:
-    facts = {"seq": seq, "kind": "external", "status": "suspended", "key": f"e{seq}"}
-    return facts | more
-
-
-def abandon(seq: int, ref: int) -> dict[str, object]:
-    return {"seq": seq, "kind": "abandon", "status": "ok", "ref": ref}
-
-
-def record(entry: dict[str, object], version: int = 101) -> JournalRecord:
-    payload = {"hashVersion": version, "scope": "", "ordinal": 0, **entry}
-    return JournalRecord(seq=cast("int", entry["seq"]), payload=json.dumps(payload).encode())
-
-
-def row(status: str, run_id: str = "r", **more: object) -> RunMeta:
-    facts: dict[str, object] = {"segments": 1, "genesis": "g", "updated_at": T0} | more
-    return RunMeta(run_id=run_id, status=status, **facts)  # type: ignore[arg-type] # known fields
-
-
-def prepared(
-    entries: Sequence[dict[str, object]], meta: RunMeta | None, *, version: int = 101
-) -> Stores:
-    stores = reference_stores(clock=ManualClock())
-    for entry in entries:
-        stores.journal.append("r", record(entry, version))
-    if meta is not None:
-        stores.journal.put_meta(meta)
-    return stores
-
-
-WORKED = [start(), step(1), step(2, ref=1)]
-WAITING = [start(), external(1)]
 
 CASES: dict[str, tuple[list[dict[str, object]], RunMeta | None, str, str | None]] = {
     # Consistent: the row says what the journal supports.
@@ -475,182 +434,3 @@ def test_a_row_that_never_rests_is_somebodys_work() -> None:
 
     audit = audit_run(WatchedStores(stores, around=around), "r")
     assert (audit.verdict, audit.change) == ("owned", None)
-
-
-# --- which runs ---------------------------------------------------------------------------
-
-
-def scattered() -> Stores:
-    stores = reference_stores()
-    stores.journal.append("a-journal", record(start()))
-    stores.journal.put_meta(row("running", "b-row"))
-    stores.journal.acquire("c-lease", "o")  # type: ignore[attr-defined]
-    stores.transcripts.put("d-blob/x", b"left")
-    return stores
-
-
-def test_every_trace_is_a_run() -> None:
-    verdicts = {audit.run_id: audit.verdict for audit in audit_runs(scattered())}
-    assert verdicts == {
-        "a-journal": "suspect",
-        "b-row": "consistent",
-        "c-lease": "owned",
-        "d-blob": "consistent",
-    }
-
-
-def test_without_an_inventory_rows_and_leases_are_what_there_is() -> None:
-    hidden = {"list_run_ids", "get_meta"}
-    stores = WatchedStores(scattered(), without=hidden)
-    assert [audit.run_id for audit in audit_runs(stores)] == ["b-row", "c-lease"]
-    assert count_runs(stores) == 2
-    assert audit_run(stores, "a-journal").verdict == "suspect"
-    bare = WatchedStores(scattered(), without=hidden | {"list_leases", "get_lease", "seize"})
-    assert [audit.run_id for audit in audit_runs(bare)] == ["b-row"]
-
-
-def test_runs_are_chosen_by_name_or_by_what_their_rows_say() -> None:
-    stores = reference_stores()
-    for number, status in enumerate(["ok", "running", "suspended"]):
-        stores.journal.put_meta(row(status, f"r{number}"))
-    assert [a.run_id for a in audit_runs(stores, run_ids=["r2", "r0", "r2"])] == ["r2", "r0"]
-    chosen = audit_runs(stores, statuses=("ok", "suspended"))
-    assert [audit.run_id for audit in chosen] == ["r0", "r2"]
-    both = audit_runs(stores, run_ids=["r1", "r2", "x"], statuses=("suspended",))
-    assert [audit.run_id for audit in both] == ["r2"]
-
-
-def test_arguments_are_checked_before_anything_is_read() -> None:
-    stores = WatchedStores(reference_stores())
-    with pytest.raises(ConfigError):
-        audit_run(stores, "a/b")
-    with pytest.raises(ConfigError):
-        audit_runs(stores, run_ids=["a/b"])
-    with pytest.raises(ConfigError):
-        audit_runs(stores, statuses=["ok"])  # type: ignore[arg-type]
-    assert stores.calls == []
-
-
-def test_a_sweep_goes_by_pages_and_tells_how_far_it_is() -> None:
-    stores = reference_stores()
-    for number in range(1_203):
-        stores.journal.put_meta(row("running", f"r{number:05}"))
-    watched = WatchedStores(stores)
-    told: list[int] = []
-    found = [audit.run_id for audit in audit_runs(watched, progress=told.append)]
-    assert found == [f"r{number:05}" for number in range(1_203)]
-    assert told == list(range(1, 1_204))
-    pages = [call for call in watched.calls if call.method == "list_run_ids"]
-    assert len(pages) == 3
-    assert not any(call.method == "list_runs" for call in watched.calls)
-
-
-def test_nothing_is_changed_by_looking() -> None:
-    stores = scattered()
-    for entry in [*WORKED, settle(3, "ok")]:
-        stores.journal.append("r", record(entry))
-    stores.journal.put_meta(row("running"))
-    watched = WatchedStores(stores)
-    before = stores.journal.snapshot()  # type: ignore[attr-defined]
-    assert len(list(audit_runs(watched))) == 5
-    assert watched.changes() == []
-    assert stores.journal.snapshot() == before  # type: ignore[attr-defined]
-    assert stores.journal.list_runs(RunFilter(statuses=("ok",))) == ()
-
-
-# --- blobs --------------------------------------------------------------------------------
-
-
-def ours(*entries: dict[str, object]) -> Stores:
-    begun = start()
-    begun["value"] = cast("dict[str, object]", begun["value"]) | {"workflowSourceRef": "r/source"}
-    stores = prepared([begun, *entries], row("running"))
-    stores.transcripts.put("r/source", b"async def w(ctx): ...")
-    return stores
-
-
-def turns(seq: int, ref: int | None = None, summaries: Sequence[str] = ()) -> dict[str, object]:
-    if ref is None:
-        return {"seq": seq, "kind": "turns", "status": "running", "key": "loop"}
-    value = {"ended": "done", "summaries": list(summaries)}
-    return {"seq": seq, "kind": "turns", "status": "ok", "key": "loop", "ref": ref, "value": value}
-
-
-def test_what_the_journal_refers_to_is_no_orphan() -> None:
-    patch = {"ref": "r/patch/4"}
-    stores = ours(
-        turns(1),
-        turns(2, ref=1, summaries=["r/summary/1/3"]),
-        {"seq": 3, "kind": "worktree", "status": "running", "key": "wt"},
-        {"seq": 4, "kind": "worktree", "status": "ok", "key": "wt", "ref": 3, "value": patch},
-        turns(5),
-    )
-    for ref in ("r/summary/1/3", "r/patch/4", "r/ckpt/5", "r/summary/5/2"):
-        stores.transcripts.put(ref, b"needed")
-    assert audit_run(stores, "r").blobs == ()
-
-
-def test_orphans_have_an_age_and_missing_ones_say_whether_they_are_needed() -> None:
-    clock = ManualClock()
-    stores = reference_stores(clock=clock)
-    begun = start()
-    begun["value"] = cast("dict[str, object]", begun["value"]) | {"workflowSourceRef": "r/source"}
-    summaries = ["r/summary/1/3"]
-    entries = [begun, turns(1), turns(2, ref=1, summaries=summaries), turns(3)]
-    tree: dict[str, object] = {"kind": "worktree", "key": "wt"}
-    entries.append(tree | {"seq": 4, "status": "running"})
-    entries.append(tree | {"seq": 5, "status": "ok", "ref": 4, "value": {"ref": "r/patch/5"}})
-    for entry in entries:
-        stores.journal.append("r", record(entry))
-    stores.journal.put_meta(row("running"))
-    # A checkpoint that its complete loop no longer needs waits for pruning. A summary that
-    # its answer does not name, one that only looks like one of the open loop's, and one of
-    # nobody are orphans.
-    for ref in ("r/ckpt/1", "r/summary/1/2", "r/summary/3/x", "r/summary/03/1", "r/else"):
-        stores.transcripts.put(ref, b"12345")
-    clock.advance(90_000)
-    audit = audit_run(stores, "r", clock=clock)
-    assert {(b.ref, b.age_ms, b.size_bytes) for b in audit.orphans} == {
-        (ref, 90_000, 5) for ref in ("r/summary/1/2", "r/summary/3/x", "r/summary/03/1", "r/else")
-    }
-    absent = {b.ref: b.required for b in audit.blobs if b.state == "missing"}
-    # The summary that the complete loop names may have been pruned.
-    assert absent == {"r/source": True, "r/patch/5": True, "r/ckpt/3": False}
-    assert {blob.ref for blob in audit.missing} == {"r/source", "r/patch/5"}
-    # A blob makes no row wrong, and somebody should look all the same.
-    assert (audit.verdict, audit.sound) == ("consistent", False)
-
-
-def test_without_blob_info_an_orphan_is_named_all_the_same() -> None:
-    stores = scattered()
-    (orphan,) = audit_run(WatchedStores(stores, without={"blob_info"}), "d-blob").blobs
-    assert (orphan.ref, orphan.size_bytes, orphan.age_ms) == ("d-blob/x", None, None)
-
-
-def test_another_engines_blobs_are_not_judged() -> None:
-    stores = prepared(WORKED, row("running"), version=2)
-    stores.transcripts.put("r/ckpt/1", b"theirs")
-    assert audit_run(stores, "r").blobs == ()
-
-
-def test_blobs_of_a_run_that_somebody_works_on_are_not_judged() -> None:
-    stores = ours(step(1))
-    stores.transcripts.put("r/patch/9", b"about to be named")
-    stores.journal.acquire("r", "o")  # type: ignore[attr-defined]
-    assert audit_run(stores, "r").blobs == ()
-
-
-def test_rows_of_another_writer_are_judged_too() -> None:
-    meta = RunMeta(
-        run_id="r", status="ok", updated_at="yesterday", extra=JsonMembers({"cost": "1.50"})
-    )
-    audit = audit_run(prepared([start(), step(1)], meta), "r")
-    assert (audit.verdict, audit.row) == ("stranded", meta)
-
-
-def test_an_encoded_entry_of_ours_is_read_back_by_the_audit() -> None:
-    stores = reference_stores()
-    entry = JournalEntry(seq=0, kind="step", status="running", key="s", epoch=1)
-    stores.journal.append("r", JournalRecord(seq=0, payload=encode_entry(entry)))
-    stores.journal.put_meta(row("cancelled"))
-    assert audit_run(stores, "r").verdict == "stranded"

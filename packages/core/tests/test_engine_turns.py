@@ -8,142 +8,29 @@ from collections import Counter
 from typing import TYPE_CHECKING, Literal
 
 import pytest
+from engine_loop_bench import (
+    CHECKPOINT,
+    LOOP,
+    TURNS,
+    WHOLE,
+    Bench,
+    Image,
+    ProcessDiedError,
+    nth_checkpoint,
+)
 
 from rulvar.core.engine import Compaction, Done, Engine, GoOn, workflow
 from rulvar.core.errors import (
     ConfigError,
     StepFailedError,
-    StoreFullError,
-    SupersededError,
 )
 from rulvar.core.journal import read_journal
-from rulvar.core.stores import Stores
-from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
+from rulvar.core.testing import WatchedStores
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from rulvar.core.engine import Context, RunOutcome, Turns, Workflow
-    from rulvar.core.events import Event
-    from rulvar.core.records import Lease
-    from rulvar.core.stores import StorePair
-    from rulvar.core.testing import StoreCall
-
-TURNS = 5
-LOOP = 1
-"""The seq of the loop's dispatch: the first entry after ``run_start``."""
-CHECKPOINT = f"r/ckpt/{LOOP}"
-
-
-class ProcessDiedError(BaseException):
-    """The process image is gone: nothing that it still tries has any effect."""
-
-
-class Image:
-    """A process that dies at the store call that ``fatal`` names, before or after it lands."""
-
-    def __init__(
-        self,
-        stores: StorePair,
-        fatal: Callable[[StoreCall], bool],
-        when: Literal["before", "after"] = "before",
-    ) -> None:
-        self.dead = False
-        self._fatal = fatal
-        self._when = when
-        self.stores = WatchedStores(stores, around=self._around)
-
-    def _around(self, call: StoreCall, perform: Callable[[], object]) -> object:
-        if self.dead:
-            raise ProcessDiedError
-        if not self._fatal(call):
-            return perform()
-        self.dead = True
-        if self._when == "after":
-            perform()
-        raise ProcessDiedError
-
-
-class Bench:
-    """One loop over one store, and what really ran."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.store = ReferenceStore(clock=self.clock)
-        self.pair = Stores(self.store, self.store.transcripts())
-        self.ran: Counter[int] = Counter()
-        self.made: Counter[int] = Counter()
-        self.events: list[Event] = []
-        self.turn: Callable[[object, int], object] = self.count
-        self.options: dict[str, object] = {}
-        self.initial: object = []
-
-    def count(self, state: object, number: int) -> GoOn[object] | Done[object]:
-        self.ran[number] += 1
-        assert isinstance(state, list)
-        state.append(number)
-        return Done({"sum": state}) if number == TURNS - 1 else GoOn(state)
-
-    @property
-    def workflow(self) -> Workflow:
-        @workflow(name="loop")
-        async def body(ctx: Context, _args: object) -> object:
-            turns: Turns = await ctx.turns("loop", self.turn, self.initial, **self.options)  # type: ignore[arg-type]
-            return turns.to_json()
-
-        return body
-
-    async def run(self, stores: StorePair | None = None) -> RunOutcome:
-        async with Engine(
-            stores or self.pair, clock=self.clock, observer=self.events.append
-        ) as engine:
-            return await engine.run(self.workflow, {}, run_id="r")
-
-    async def resume(
-        self, stores: StorePair | None = None, *, retry_failed: bool = False
-    ) -> RunOutcome:
-        self.clock.advance(self.store.lease_ttl_ms)  # whoever had it is gone
-        async with Engine(
-            stores or self.pair, [self.workflow], clock=self.clock, observer=self.events.append
-        ) as engine:
-            return await engine.resume("r", retry_failed=retry_failed)
-
-    def die_at(
-        self, fatal: Callable[[StoreCall], bool], when: Literal["before", "after"] = "before"
-    ) -> Image:
-        """Run in a process that dies there."""
-        image = Image(self.pair, fatal, when)
-        with pytest.raises(BaseException) as died:  # noqa: PT011 - whatever a dead store raises
-            asyncio.run(self.run(image.stores))
-        assert image.dead, died
-        return image
-
-    def blob(self, ref: str = CHECKPOINT) -> bytes | None:
-        return self.pair.transcripts.get(ref)
-
-    def put_checkpoint(self, blob: bytes) -> None:
-        self.pair.transcripts.put(CHECKPOINT, blob)
-
-
-def nth_checkpoint(number: int) -> Callable[[StoreCall], bool]:
-    """Return what knows the put of the checkpoint after ``number`` turns."""
-
-    def fits(call: StoreCall) -> bool:
-        if call.method != "put" or call.arguments[0] != CHECKPOINT:
-            return False
-        turns: int = json.loads(call.payload)["turns"]
-        return turns == number
-
-    return fits
-
-
-WHOLE = {
-    "ended": "done",
-    "result": {"sum": [0, 1, 2, 3, 4]},
-    "state": [0, 1, 2, 3],
-    "turns": 5,
-    "summaries": [],
-}
+    from rulvar.core.engine import Context, RunOutcome
 
 
 # --- checkpoints ----------------------------------------------------------------------------
@@ -399,159 +286,6 @@ def test_a_limit_that_cannot_be_is_refused_before_anything_is_journalled(
     assert outcome.error is not None
     assert outcome.error.error_type.endswith("ConfigError")
     assert [e.kind for e in read_journal("r", bench.store.load("r"))] == ["decision", "decision"]
-
-
-# --- compaction -----------------------------------------------------------------------------
-
-
-def compacting(bench: Bench) -> None:
-    def make(state: object, turns: int) -> object:
-        bench.made[turns] += 1
-        assert isinstance(state, list)
-        return [f"{len(state)} in short"]
-
-    def long(state: object, _turns: int) -> bool:
-        return isinstance(state, list) and len(state) > 2
-
-    bench.options = {"compact": Compaction(when=long, make=make)}
-
-
-SHORT = {
-    "ended": "done",
-    "result": {"sum": ["3 in short", 3, 4]},
-    "state": ["3 in short", 3],
-    "turns": 5,
-    "summaries": [f"r/summary/{LOOP}/3"],
-}
-
-
-def test_a_long_state_becomes_a_summary_that_is_kept() -> None:
-    bench = Bench()
-    compacting(bench)
-    outcome = asyncio.run(bench.run())
-    assert outcome.value == SHORT
-    assert bench.made == {3: 1}
-    blob = bench.blob(f"r/summary/{LOOP}/3")
-    assert blob is not None
-    assert json.loads(blob)["state"] == ["3 in short"]
-
-
-@pytest.mark.parametrize(
-    ("blob", "when", "ran", "made"),
-    [
-        ("turn", "before", 2, 1),
-        ("turn", "after", 1, 1),
-        ("summary", "before", 1, 2),
-        ("summary", "after", 1, 1),
-        ("both", "before", 1, 1),
-        ("both", "after", 1, 1),
-    ],
-)
-def test_a_crash_over_a_summary_repeats_what_was_in_flight_and_nothing_else(
-    blob: str, when: Literal["before", "after"], ran: int, made: int
-) -> None:
-    """The turn is kept, then its summary, then the checkpoint that names it."""
-    bench = Bench()
-    compacting(bench)
-
-    def fits(call: StoreCall) -> bool:
-        if blob == "summary":
-            return call.method == "put" and call.arguments[0] == f"r/summary/{LOOP}/3"
-        names_it = b"r/summary/" in call.payload
-        return nth_checkpoint(3)(call) and names_it == (blob == "both")
-
-    bench.die_at(fits, when)
-    outcome = asyncio.run(bench.resume())
-    assert outcome.value == SHORT
-    assert (bench.ran[2], bench.made[3]) == (ran, made)
-    assert sum(bench.ran.values()) == 4 + ran
-
-
-def test_a_summary_that_is_still_long_is_not_summarized_again_for_the_same_turn() -> None:
-    bench = Bench()
-    compacting(bench)
-    compact = bench.options["compact"]
-    assert isinstance(compact, Compaction)
-    bench.options = {"compact": Compaction(when=lambda _s, turns: turns == 3, make=compact.make)}
-    bench.die_at(nth_checkpoint(4), "after")
-    assert asyncio.run(bench.resume()).value == SHORT
-    bench = Bench()
-    compacting(bench)
-    bench.options = {"compact": Compaction(when=lambda _s, turns: turns == 3, make=compact.make)}
-    bench.die_at(lambda call: nth_checkpoint(3)(call) and b"r/summary/" in call.payload, "after")
-    assert asyncio.run(bench.resume()).value == SHORT
-
-
-@pytest.mark.parametrize("spoilt", [{"genesis": "x"}, {"dispatch": 9}, {"turns": 2}])
-def test_a_summary_of_something_else_is_none(spoilt: dict[str, object]) -> None:
-    bench = Bench()
-    compacting(bench)
-    bench.die_at(lambda call: nth_checkpoint(3)(call) and b"r/summary/" in call.payload)
-    ref = f"r/summary/{LOOP}/3"
-    blob = bench.blob(ref)
-    assert blob is not None
-    bench.pair.transcripts.put(ref, json.dumps(json.loads(blob) | spoilt).encode())
-    assert asyncio.run(bench.resume()).value == SHORT
-    assert bench.made == {3: 2}
-
-
-# --- the fence (finding F2) -----------------------------------------------------------------
-
-
-def _stale_checkpoint(bench: Bench, *without: str) -> SupersededError:
-    """Let a stalled segment's third checkpoint come after a successor's own."""
-    fits = nth_checkpoint(3)
-    successor: list[Lease] = []
-
-    def around(call: StoreCall, perform: Callable[[], object]) -> object:
-        if fits(call):
-            bench.clock.advance(bench.store.lease_ttl_ms)
-            lease = bench.store.acquire("r", "successor")
-            successor.append(lease)
-            bench.store.transcripts().put(CHECKPOINT, b"the successor's", lease=lease)
-        return perform()
-
-    watched = WatchedStores(bench.pair, around=around, without=without)
-    with pytest.raises(SupersededError) as lost:
-        asyncio.run(bench.run(watched))
-    assert [lease.epoch for lease in successor] == [2]
-    return lost.value
-
-
-def test_a_stale_checkpoint_is_refused_and_ends_the_loop() -> None:
-    bench = Bench()
-    lost = _stale_checkpoint(bench)
-    assert (lost.reason, lost.epoch, lost.holder) == ("superseded", 1, "successor")
-    assert bench.blob() == b"the successor's"
-    assert bench.ran == {0: 1, 1: 1, 2: 1}, "no further turn began"
-    refused = [e for e in bench.events if e.kind == "write.refused"]
-    assert [(e.name, e.detail) for e in refused] == [("put_blob", "superseded")]
-
-
-def test_without_the_marker_the_old_failure_is_there() -> None:
-    """What finding F2 is about: the stale checkpoint lands over the successor's."""
-    bench = Bench()
-    _stale_checkpoint(bench, "fenced_writes")
-    blob = bench.blob()
-    assert blob is not None
-    assert json.loads(blob)["turns"] >= 3
-
-
-def test_a_checkpoint_that_the_store_cannot_take_ends_the_segment_and_not_the_loop() -> None:
-    bench = Bench()
-    fits = nth_checkpoint(2)
-
-    def around(call: StoreCall, perform: Callable[[], object]) -> object:
-        if fits(call):
-            message = "the disk is full"
-            raise StoreFullError(message)
-        return perform()
-
-    with pytest.raises(StoreFullError, match="disk is full"):
-        asyncio.run(bench.run(WatchedStores(bench.pair, around=around)))
-    assert [e.kind for e in read_journal("r", bench.store.load("r"))] == ["decision", "turns"]
-    assert asyncio.run(bench.resume()).value == WHOLE
-    assert [bench.ran[n] for n in range(TURNS)] == [1, 2, 1, 1, 1]
 
 
 # --- values ---------------------------------------------------------------------------------
