@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, Literal
 
@@ -128,6 +129,55 @@ def test_a_resume_after_a_death_finds_it_cancelled_or_untouched(when: When) -> N
         at += 1
     assert at > 10
     assert seen == {"suspended", "cancelled"}
+
+
+def test_a_live_cancellation_that_dies_is_finished_or_was_never_begun() -> None:
+    seen = set()
+
+    async def one(at: int) -> bool:
+        line, killer = Line(), Killer(at, "after")
+        in_step = asyncio.Event()
+        patient = True
+
+        async def work() -> str:
+            in_step.set()
+            await asyncio.sleep(3600 if patient else 0)
+            return "worked"
+
+        @workflow(name="child")
+        async def child(ctx: Context) -> object:
+            return await ctx.step("work", work)
+
+        @workflow(name="parent")
+        async def parent(ctx: Context) -> object:
+            try:
+                return await ctx.child("child", child)
+            except StepFailedError:
+                return "went on"
+
+        line.parent, line.child = parent, child
+        watched = WatchedStores(line.stores)
+        handle = line.engine(watched).start(parent, run_id="r")
+        await in_step.wait()
+        killer.at += len(watched.calls)
+        watched.around = killer
+        with contextlib.suppress(ProcessDiedError):
+            await handle.cancel()
+        line.clock.advance(line.store.lease_ttl_ms)
+        patient = False
+        async with line.engine() as engine:
+            outcome = await engine.resume("r")
+        statuses = (outcome.status, line.status("r"), line.status("r.1"))
+        assert statuses == (outcome.status,) * 3, f"after call {at}"
+        assert outcome.value in {"worked", None}, f"after call {at}"
+        seen.add(outcome.status)
+        return killer.dead
+
+    at = 1
+    while asyncio.run(one(at)):
+        at += 1
+    assert at > 5
+    assert seen == {"ok", "cancelled"}
 
 
 def test_a_worker_finishes_what_a_dead_cancellation_began() -> None:

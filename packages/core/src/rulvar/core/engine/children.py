@@ -3,8 +3,8 @@
 Its id is ``<parent>.<dispatch seq>``, and its dispatch is journalled under the parent's lease
 before it exists. It has a journal, a row and a lease of its own; what it came to is copied
 into the parent's journal as the answer to the dispatch. While it lives here its segment is
-the parent's to end: a parent that is superseded, stopped or suspended lets it go, one that is
-cancelled cancels it. Workers adopt a child only when its parent is over (`sweep`).
+the parent's to end: a parent that ends lets it go, and one that is cancelled journals that and
+then cancels it. Workers adopt a child only when its parent is over (`sweep`).
 """
 
 from __future__ import annotations

@@ -104,12 +104,8 @@ class RunHandle:
 
     async def cancel(self) -> RunOutcome:
         """End the run as ``cancelled`` and return its outcome. Raises as `result`."""
-        self.ask_cancel()
-        return await self.result()
-
-    def ask_cancel(self) -> None:
-        """Ask for the end as ``cancelled``, without waiting for it."""
         self._ask(Ending.CANCELLED)
+        return await self.result()
 
     def let_go(self) -> None:
         """End the segment without an outcome; its lease is given back, the run stays."""

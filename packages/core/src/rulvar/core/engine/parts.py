@@ -46,10 +46,6 @@ class ChildHandle(Protocol):
         """End it without an outcome."""
         ...
 
-    def ask_cancel(self) -> None:
-        """End it as cancelled."""
-        ...
-
     def drain(self) -> None:
         """Let the calls under way end, then let it go."""
         ...

@@ -131,10 +131,8 @@ class Segment:
         if not self.over.done():
             self.over.set_result(None)
         for child in self.children.values():
-            if self.ending is Ending.CANCELLED:
-                child.ask_cancel()
-            else:
-                child.let_go()
+            # Also when this run is cancelled: its journal says so before a child is.
+            child.let_go()
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
