@@ -7,6 +7,7 @@ the time) it keeps in a step, too: a replay that sees another one has another re
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import threading
@@ -235,17 +236,30 @@ def flaky(stage: Stage) -> Workflow:
 
 
 def calls_off(stage: Stage) -> Workflow:
-    """Have a step cancel the run that it is part of."""
+    """Have a step cancel the run that it is part of, and with it a child that is at work."""
+    at_work = threading.Event()
+
+    @workflow(name=f"{_PREFIX}called-off")
+    async def child(ctx: Context) -> object:
+        await ctx.step("one", stage.do, "one")
+        at_work.set()
+        return await ctx.await_external("inner")
+
+    async def cancel(run_id: str) -> None:
+        await asyncio.to_thread(at_work.wait, _WITHIN_S)
+        stage.do("cancel")
+        await stage.cancel(run_id)
 
     @workflow(name=f"{_PREFIX}calls-off")
     async def body(ctx: Context) -> object:
+        async def waiting(inner: Context) -> object:
+            return await inner.child("child", child)
+
+        async def cancelling(inner: Context) -> object:
+            return await inner.step("cancel", cancel, ctx.run_id)
+
         await ctx.step("first", stage.do, "first")
-
-        async def cancel() -> None:
-            stage.do("cancel")
-            await stage.cancel(ctx.run_id)
-
-        await ctx.step("cancel", cancel)
+        await ctx.parallel("both", [waiting, cancelling])
         return await ctx.step("never", stage.do, "never")
 
     return body

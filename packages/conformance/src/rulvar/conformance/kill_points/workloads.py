@@ -307,11 +307,12 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload(
         name="cancel-inside",
-        about="a run that is cancelled by one of its own steps",
+        about="a run that is cancelled by one of its own steps, while its child is at work",
         begin=_run(flows.calls_off),
         result=["cancelled", None],
-        runs={"r": ("cancelled",)},
+        runs={"r": ("cancelled",), "r.3": ("cancelled",)},
         again=flows.calls_off,
+        at_once=2,
     ),
     Workload(
         name="cancel",
