@@ -8,7 +8,7 @@ the storm fails with it.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from rulvar.conformance.soak.history import content_of
 from rulvar.conformance.soak.stored import blob_of, encoded, look_at, record_of, row_of
@@ -30,9 +30,12 @@ if TYPE_CHECKING:
     from rulvar.core.records import Lease
     from rulvar.core.stores import Stores
 
-__all__ = ["Answer", "Blow", "Desk"]
+__all__ = ["Answer", "Blow", "Desk", "Within"]
 
 _LOOKS = 5
+
+Within: TypeAlias = "Callable[[Callable[[], object]], object]"
+"""Makes the call to the store, and nothing else, in its own way."""
 
 
 class Answer(NamedTuple):
@@ -95,22 +98,33 @@ class Desk:
 
     # --- grants -------------------------------------------------------------------------------
 
-    def acquire(self, run_id: str, owner: str) -> Answer:
+    def acquire(self, run_id: str, owner: str, within: Within | None = None) -> Answer:
         """Ask for a run."""
-        return self._grant("acquire", run_id, owner, lambda: self._journal.acquire(run_id, owner))
+        return self._grant(
+            "acquire", run_id, owner, lambda: self._journal.acquire(run_id, owner), within
+        )
 
-    def seize(self, run_id: str, owner: str) -> Answer:
+    def seize(self, run_id: str, owner: str, within: Within | None = None) -> Answer:
         """Take a run, whoever has it."""
-        return self._grant("seize", run_id, owner, lambda: self._journal.seize(run_id, owner))
+        return self._grant(
+            "seize", run_id, owner, lambda: self._journal.seize(run_id, owner), within
+        )
 
-    def _grant(self, op: Operation, run_id: str, owner: str, call: Callable[[], Lease]) -> Answer:
+    def _grant(
+        self,
+        op: Operation,
+        run_id: str,
+        owner: str,
+        call: Callable[[], Lease],
+        within: Within | None,
+    ) -> Answer:
         attempt = self._next()
         self._recorder.invoked(attempt, op, run_id, lease=None, target=owner)
-        return self._answer(attempt, call, grants=True)
+        return self._answer(attempt, call, within, grants=True)
 
     # --- mutations ----------------------------------------------------------------------------
 
-    def strike(self, op: Operation, blow: Blow) -> Answer:
+    def strike(self, op: Operation, blow: Blow, within: Within | None = None) -> Answer:
         """Make one mutation, or a revival, under a lease that may be dead."""
         attempt = self._next()
         call, content, target = self._ways[op](attempt, blow)
@@ -123,7 +137,7 @@ class Desk:
             content=content,
             death=blow.death,
         )
-        return self._answer(attempt, call, grants=op == "revive")
+        return self._answer(attempt, call, within, grants=op == "revive")
 
     def _append(self, attempt: AttemptId, blow: Blow) -> _Prepared:
         record = record_of(attempt, blow.seq, blow.lease.epoch, blow.number)
@@ -172,8 +186,15 @@ class Desk:
         with self._numbering:
             return self._recorder.next_id()
 
-    def _answer(self, attempt: AttemptId, call: Callable[[], object], *, grants: bool) -> Answer:
-        answer = _sorted(call, grants=grants)
+    def _answer(
+        self,
+        attempt: AttemptId,
+        call: Callable[[], object],
+        within: Within | None,
+        *,
+        grants: bool,
+    ) -> Answer:
+        answer = _sorted(call if within is None else lambda: within(call), grants=grants)
         granted = answer.granted
         self._recorder.returned(
             attempt,

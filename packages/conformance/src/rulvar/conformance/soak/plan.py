@@ -67,7 +67,7 @@ class Quorum:
     per_surface: int = 12
     per_cell: int = 5
     per_death: int = 6
-    overtaken: int = 12
+    overtaken: int = 24
     stops: int = 60
     kills: int = 5
 
@@ -141,7 +141,7 @@ LONG = Plan(
         per_surface=100,
         per_cell=40,
         per_death=25,
-        overtaken=50,
+        overtaken=60,
         stops=250,
         kills=25,
     ),

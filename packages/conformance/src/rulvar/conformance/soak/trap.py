@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rulvar.conformance.soak.desk import Answer
-
 __all__ = ["Trap", "Word"]
 
 _FIRST_GUESS_S = 0.000_5
@@ -72,7 +70,7 @@ class Trap:
             self._thread.join(10)
         os.close(self._file)
 
-    def during(self, op: str, part: float | None, call: Callable[[], Answer]) -> Answer:
+    def during(self, op: str, part: float | None, call: Callable[[], object]) -> object:
         """Make a call, and stop in the middle of it: after that part of what it usually takes.
 
         None for no stop.

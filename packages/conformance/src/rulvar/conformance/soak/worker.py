@@ -27,7 +27,7 @@ from rulvar.core.records import Lease
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rulvar.conformance.soak.desk import Answer
+    from rulvar.conformance.soak.desk import Answer, Within
     from rulvar.conformance.soak.history import Operation
     from rulvar.conformance.soak.orders import Orders
     from rulvar.conformance.soak.post import Post
@@ -210,7 +210,7 @@ class _Worker:
             self._strike()
             return
         run_id = self._choices.choice(free)
-        answer = self._in_danger("acquire", lambda: self._desk.acquire(run_id, self._owner))
+        answer = self._desk.acquire(run_id, self._owner, self._in_danger("acquire"))
         if answer.granted is not None:
             self._begin(answer.granted)
             return
@@ -235,7 +235,7 @@ class _Worker:
         run_id = self._choices.choice(prey)
         self._not_before[run_id] = instant + int(0.1 * self.ttl_ns)
         if not self._seize(run_id):
-            answer = self._in_danger("acquire", lambda: self._desk.acquire(run_id, self._owner))
+            answer = self._desk.acquire(run_id, self._owner, self._in_danger("acquire"))
             if answer.granted is not None:
                 self._begin(answer.granted)
         return True
@@ -251,8 +251,7 @@ class _Worker:
         holder, live = self._desk.holder(run_id)
         if not live or holder == self._owner:
             return False
-        operator = f"{OPERATOR}{self._process}"
-        answer = self._in_danger("seize", lambda: self._desk.seize(run_id, operator))
+        answer = self._desk.seize(run_id, f"{OPERATOR}{self._process}", self._in_danger("seize"))
         if answer.granted is not None:
             self._begin(answer.granted)
         return True
@@ -326,13 +325,13 @@ class _Worker:
         blow = self._blow(tenure)
         if op == "blob-delete" and tenure.blobs and self._chance(0.8):
             blow = blow._replace(target=self._choices.choice(sorted(tenure.blobs)))
-        answer = self._in_danger(op, lambda: self._desk.strike(op, blow))
+        answer = self._desk.strike(op, blow, self._in_danger(op))
         self._learn(tenure, op, blow, answer)
         if answer.outcome == "refused":
             self._lose(tenure, answer)
 
-    def _in_danger(self, op: Operation, call: Callable[[], Answer]) -> Answer:
-        """Make a call that may be stopped in the middle, when too few of its kind were."""
+    def _in_danger(self, op: Operation) -> Within:
+        """Return what may stop the process in the middle of a call, if too few of its kind were."""
         part = None
         instant = now()
         if (
@@ -343,7 +342,7 @@ class _Worker:
         ):
             self._trapped_at = instant
             part = self._choices.random()
-        return self._trap.during(op, part, call)
+        return lambda call: self._trap.during(op, part, call)
 
     def _learn(self, tenure: Tenure, op: Operation, blow: Blow, answer: Answer) -> None:
         if answer.reason == "order":
@@ -433,7 +432,7 @@ class _Worker:
     def _blow_with(self, tenure: Tenure, op: Operation) -> None:
         """Strike with a tenure that is dead, as far as anybody knows."""
         blow = self._blow(tenure, far=True)
-        answer = self._in_danger(op, lambda: self._desk.strike(op, blow))
+        answer = self._desk.strike(op, blow, self._in_danger(op))
         if answer.granted is not None:
             self._begin(answer.granted)
         elif answer.landed and op in _ENDINGS:
