@@ -157,6 +157,8 @@ class _Soak:
         self._look_last()
         self._recorder.close()
         verdict = self._judge_all()
+        if not self._place.fresh and verdict.sound:
+            self._sweep()
         return SoakReport(
             subject=self._subject.name,
             plan=self._plan,
@@ -312,6 +314,14 @@ class _Soak:
             self._recorder.seen(
                 run_id, lease=None, journal=look.journal, row=look.row, blobs=look.blobs
             )
+
+    def _sweep(self) -> None:
+        """Leave nothing but tombstones at a place that others use: nobody owns these runs."""
+        for run_id in self._progress.touched:
+            if self._ground.blobs:
+                for ref in self._stores.transcripts.list_refs(run_id):
+                    self._stores.transcripts.delete(ref)
+            self._stores.journal.delete(run_id)
 
     def _judge_so_far(self) -> int:
         """Judge what there is at this moment; return how long it took."""
