@@ -25,7 +25,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("url", nargs="?", help="as in acme:///runs.db; @tmp@ is a new folder")
     parser.add_argument("--list", action="store_true", help="show the clauses and leave")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="ID", help="a clause, or 'A5*'; repeatable"
+        "--only",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="a clause, or a pattern: 'A5*'; repeatable",
     )
     parser.add_argument(
         "--level", action="append", default=[], choices=list(Level), help="what is claimed"
