@@ -288,7 +288,7 @@ class _NumbersSeizureFirst(SqliteStore):
 defect(
     "sqlite-seize-numbers-first",
     "seize reads the last epoch in one transaction and grants the next one in another",
-    breaks="L-seize",
+    breaks="L-grants-meet",
     build=lambda home: sqlite(home, _NumbersSeizureFirst),
     storm=True,
 )
@@ -308,6 +308,6 @@ class _ChecksRevivalFirst(SqliteStore):
 defect(
     "sqlite-revive-checks-first",
     "revive looks whether the run was taken in one transaction and grants it in the next",
-    breaks="L-revive-refused",
+    breaks="L-revive-meets",
     build=lambda home: sqlite(home, _ChecksRevivalFirst),
 )

@@ -142,7 +142,7 @@ class _ReadsTimeEarly(SqliteStore):
 defect(
     "sqlite-append-reads-time-early",
     "expiry is judged by a time that was read before the write lock was there",
-    breaks="F-append-expired",
+    breaks="F-time-in-lock",
     build=lambda home: sqlite(home, _ReadsTimeEarly),
 )
 
@@ -224,7 +224,7 @@ class _ForgetfulError(LeaseHeldError):
 
 
 def _remembered(message: str) -> LeaseHeldError:
-    return LeaseHeldError(message, run_id="", reason="unknown")
+    return _ForgetfulError(message, run_id="", reason="unknown")
 
 
 defect(

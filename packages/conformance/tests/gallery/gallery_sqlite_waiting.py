@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -118,25 +117,4 @@ defect(
     "opening a new file fails while another process makes it",
     breaks="P-first-open",
     build=_impatient,
-)
-
-
-def _replacing(home: Home) -> Stores:
-    path = home.folder / "runs.db"
-    if not path.exists():
-        mine = home.folder / f"new-{os.getpid()}.db"
-        SqliteStore(mine).close()
-        mine.replace(path)
-    stores = sqlite(home)
-    assert isinstance(stores.journal, SqliteStore)
-    database = stores.journal._database
-    database._identity = database._committer._identity = None
-    return stores
-
-
-defect(
-    "sqlite-open-replaces-file",
-    "a new file is made apart and moved into place, over another one's that came first",
-    breaks="P-first-open",
-    build=_replacing,
 )
