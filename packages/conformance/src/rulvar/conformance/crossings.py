@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Crossing", "Ending", "cross"]
 
-_MOST_STEPS = 60
+_MOST_STEPS = 48
 _SHORTEST_PATIENCE_S = 0.012
 _WAIT_S = 20.0
 

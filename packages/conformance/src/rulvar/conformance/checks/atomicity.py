@@ -55,7 +55,7 @@ def _fill() -> None:
 )
 def _time_in_lock(trial: Trial) -> None:
     meetings = iter(range(10_000))
-    most = 4 if trial.waits else 60
+    most = 4 if trial.waits else 40
     cross(trial, lambda: _run_out(trial, trial.run_id(f"run-{next(meetings)}")), most=most)
 
 

@@ -21,6 +21,9 @@ __all__ = ["CLAUSES"]
 
 CLAUSES = Section(level=Level.JOURNAL, source="promise D1")
 
+_MEETINGS = 30
+"""How often a deletion is met by a reader: each time a whole run is written before."""
+
 
 def _fill(trial: Trial, worker: Actor, run_id: str) -> None:
     for seq in range(3):
@@ -65,7 +68,11 @@ def _delete_alone(trial: Trial, worker: Actor, run: str, lease: Lease | None) ->
 def _one_step(trial: Trial) -> None:
     run = trial.run_id()
     worker = trial.actor("worker")
-    cross(trial, lambda: _read_at_deletion(trial, lambda: worker.journal.delete(run), blobs=False))
+
+    def delete() -> None:
+        worker.journal.delete(run)
+
+    cross(trial, lambda: _read_at_deletion(trial, delete, blobs=False), most=_MEETINGS)
     for _ in range(5):
         written = [worker.append(run, seq, filling=1000) for seq in range(20)]
         trial.together([lambda: worker.journal.delete(run), *[_watch(trial, run, written)] * 3])
@@ -247,5 +254,7 @@ def _whole_one_step(trial: Trial) -> None:
     run = trial.run_id()
     journal = trial.actor("worker").journal
     cross(
-        trial, lambda: _read_at_deletion(trial, lambda: journal.delete_whole_run(run), blobs=True)
+        trial,
+        lambda: _read_at_deletion(trial, lambda: journal.delete_whole_run(run), blobs=True),
+        most=_MEETINGS,
     )

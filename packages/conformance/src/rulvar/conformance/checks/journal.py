@@ -110,7 +110,7 @@ def _runs_apart(trial: Trial) -> None:
     written = trial.together([work(number) for number in range(6)])
     for run, mine in zip(runs, written, strict=True):
         trial.equal(f"the journal of {run!r}", trial.actor("reader").load(run), tuple(mine))
-    cross(trial, lambda: _append_to_each(trial, runs[0], runs[1]))
+    cross(trial, lambda: _append_to_each(trial, runs[0], runs[1]), most=30)
 
 
 def _append_to_each(trial: Trial, one: str, other: str) -> Crossing:

@@ -201,7 +201,7 @@ def _seize_both(trial: Trial, run: str) -> Crossing:
 def _revive_meets(trial: Trial) -> None:
     run = trial.run_id()
     trial.knows(run)
-    cross(trial, lambda: _revive_and_acquire(trial, run), most=4 if trial.waits else 60)
+    cross(trial, lambda: _revive_and_acquire(trial, run), most=4 if trial.waits else 40)
 
 
 def _revive_and_acquire(trial: Trial, run: str) -> Crossing:

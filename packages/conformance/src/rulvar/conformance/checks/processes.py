@@ -27,6 +27,7 @@ __all__ = ["CLAUSES"]
 CLAUSES = Section(level=Level.JOURNAL, source="several processes")
 
 _BOOTS = 4
+_LONGEST_S = 12
 _STOPS = 30
 _SLACK_MS = 750
 """How much later than its bound a call may come back on a machine that has other things to do."""
@@ -67,7 +68,9 @@ def claim_seqs(
     """Append after the tail that is loaded, ``count`` times; return the seqs that landed."""
     del tell
     landed: list[int] = []
+    began = time.monotonic()
     while len(landed) < count:
+        _give_up(began, len(landed), count)
         found = stores.journal.load(run_id)
         seq = found[-1].seq + 1 if found else 0
         try:
@@ -78,6 +81,12 @@ def claim_seqs(
     return landed
 
 
+def _give_up(began: float, done: int, count: int) -> None:
+    if time.monotonic() - began > _LONGEST_S:
+        message = f"{done} of {count} calls landed within {_LONGEST_S} s"
+        raise TimeoutError(message)
+
+
 def claim_leases(
     stores: Stores, tell: Callable[[object], None], run_id: str, count: int, owner: str
 ) -> list[int]:
@@ -85,7 +94,9 @@ def claim_leases(
     del tell
     journal = stores.journal
     epochs: list[int] = []
+    began = time.monotonic()
     while len(epochs) < count:
+        _give_up(began, len(epochs), count)
         try:
             lease = cast("Lease", journal.acquire(run_id, owner))  # type: ignore[attr-defined]
         except (LeaseHeldError, StoreBusyError):
