@@ -20,6 +20,7 @@ from rulvar.core.engine import turns as turn_loops
 from rulvar.core.engine.context import Context
 from rulvar.core.engine.replay import Answered
 from rulvar.core.engine.scope import unwrap
+from rulvar.core.engine.segment import Ending, Segment
 from rulvar.core.journal import encode_entry
 from rulvar.core.records import TERMINAL_STATUSES
 from rulvar.core.testing import WatchedStores
@@ -290,6 +291,20 @@ def open_few_checkpoints(home: Home) -> Stores:
 
 def open_lease_kept(home: Home) -> Stores:
     spoil(ownership.OwnedRun, "release", lambda _self: None)
+    return open_sound(home)
+
+
+def open_children_cancelled_alone(home: Home) -> Stores:
+    """A run that is cancelled has its children end as cancelled before its journal says so."""
+    end = Segment.end
+
+    def ask_first(self: Any, ending: Ending) -> None:
+        if ending is Ending.CANCELLED and self.ending is None:
+            for child in self.children.values():
+                child._ask(Ending.CANCELLED)
+        end(self, ending)
+
+    spoil(Segment, "end", ask_first)
     return open_sound(home)
 
 

@@ -47,6 +47,7 @@ DEFECTS: list[tuple[str, str, str, KillPoint | None]] = [
     ("journal_deleted_first", "delete-by-calls", "journal last", KillPoint(4, "after")),
     ("epochs_fall", "error", "epochs", None),
     ("chance_not_recorded", "steps", "result", KillPoint(16, "after")),
+    ("children_cancelled_alone", "cancel-inside", "result", KillPoint(27, "before")),
     ("settled_again", "error", "settled", None),
     ("row_not_healed", "error", "row", KillPoint(10, "after")),
     ("patch_lost", "worktree", "audit", None),

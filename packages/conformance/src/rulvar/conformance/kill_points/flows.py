@@ -237,7 +237,7 @@ def flaky(stage: Stage) -> Workflow:
 
 def calls_off(stage: Stage) -> Workflow:
     """Have a step cancel the run that it is part of, and with it a child that is at work."""
-    at_work = threading.Event()
+    at_work, failed = threading.Event(), threading.Event()
 
     @workflow(name=f"{_PREFIX}called-off")
     async def child(ctx: Context) -> object:
@@ -248,12 +248,18 @@ def calls_off(stage: Stage) -> Workflow:
     async def cancel(run_id: str) -> None:
         await asyncio.to_thread(at_work.wait, _WITHIN_S)
         stage.do("cancel")
-        await stage.cancel(run_id)
+        if not failed.is_set():
+            await stage.cancel(run_id)
 
     @workflow(name=f"{_PREFIX}calls-off")
     async def body(ctx: Context) -> object:
         async def waiting(inner: Context) -> object:
-            return await inner.child("child", child)
+            try:
+                return await inner.child("child", child)
+            except StepFailedError:
+                failed.set()  # cancelled without its parent: that one goes on
+                at_work.set()
+                raise
 
         async def cancelling(inner: Context) -> object:
             return await inner.step("cancel", cancel, ctx.run_id)
