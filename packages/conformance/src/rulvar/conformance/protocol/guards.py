@@ -108,7 +108,13 @@ _ALONE = (
         )
     ),
     *(
-        Guard("only", call, "no other run is touched", "the leases of all runs end", True)
+        Guard(
+            "only",
+            call,
+            "no other run is touched",
+            "the leases of all runs end",
+            second_run=True,
+        )
         for call in ("delete", "delete_whole_run", "release")
     ),
     Guard("blobs", "delete", "the blobs stay", "the blobs go"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rulvar.conformance.protocol.guards import FENCE, REDUNDANT
 from rulvar.conformance.protocol.invariants import INNER, INVARIANTS, RECOVERY
 from rulvar.conformance.protocol.state import MUTATIONS
-from rulvar.conformance.protocol.words import difference_lines, story
+from rulvar.conformance.protocol.words import difference_lines, story, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,9 +25,10 @@ def page(done: Survey) -> str:
     lines = ["The protocol, explored without a gap within these bounds:"]
     for view in done.views:
         explored = view.explored
+        lines.append(f"  {view.name:<12} {explored.bounds.words()}:")
         lines.append(
-            f"  {view.name:<12} {explored.bounds.words():<56} {explored.states:>9,} states "
-            f"{explored.transitions:>11,} transitions  depth {explored.depth}"
+            f"  {'':<12} {explored.states:,} states, {explored.transitions:,} transitions, "
+            f"depth {explored.depth}"
         )
         if explored.counterexample is not None:
             lines += story(explored.counterexample)
@@ -48,7 +49,7 @@ def _invariants(done: Survey) -> list[str]:
     lines = [f"Invariants, {len(every) - len(broken)} of {len(every)} hold in every state:"]
     for invariant in every:
         mark = "BROKEN" if invariant.name in broken else "holds"
-        lines.append(f"  {mark:<6} {invariant.name:<35} {invariant.sentence}")
+        lines += wrapped(f"  {mark:<6} {invariant.name}", invariant.sentence, 46)
     return lines
 
 
@@ -84,17 +85,20 @@ def _redundant(done: Survey) -> list[str]:
     lines = [f"Taking away these {len(REDUNDANT)} at once {mark} in {states:,} states:"]
     for name in sorted({guard.name for guard in REDUNDANT}):
         guard = next(guard for guard in REDUNDANT if guard.name == name)
-        lines.append(f"  {name:<7}{guard.keeps} (each mutation and revive): {guard.redundant}")
+        lines += wrapped(f"  {name}", f"{guard.keeps}: {guard.redundant}", 9)
     return lines
 
 
 def _replays(done: Survey) -> list[str]:
     lines = ["Replayed, every answer and all that can be read compared:"]
     for replay in done.replays:
+        lines.append(f"  {replay.store}:")
         lines.append(
-            f"  {replay.store:<22} {replay.traces:>6,} traces {replay.calls:>8,} steps, every one "
-            f"of {replay.transitions:>7,} transitions; {replay.counterexamples} counterexamples "
-            "done right"
+            f"    {replay.traces:,} traces of {replay.calls:,} steps took every one of "
+            f"{replay.transitions:,} transitions;"
+        )
+        lines.append(
+            f"    {replay.counterexamples} counterexamples of missing guards were answered right"
         )
         if replay.difference is not None:
             lines += [f"    {replay.store} DIFFERS:", *difference_lines(replay.difference)]

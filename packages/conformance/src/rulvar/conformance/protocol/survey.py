@@ -48,7 +48,7 @@ class Plan:
         """Return a plan: calls in flight; none, but one more owner and epoch; two runs.
 
         Replayed are calls as one unit, since that is how a store is called. ``wide`` replays
-        more: with the owner and epoch more, and with leases of two runs that run out.
+        more: with the owner and epoch more, and two runs with every call.
         """
         steps = Bounds(owners=owners, epochs=epochs, things=things, flights=flights)
         more = replace(steps, owners=min(owners + 1, len(OWNERS)), epochs=epochs + 1, flights=0)
@@ -56,7 +56,9 @@ class Plan:
         cross = replace(two, epochs=1, calls=frozenset[Call]((*WRITES, "acquire", "release")))
         return cls(
             views=(("in flight", steps), ("as one unit", more), ("two runs", two)),
-            replayed=(more, two) if wide else (replace(steps, flights=0), cross),
+            replayed=(
+                (more, replace(two, epochs=1)) if wide else (replace(steps, flights=0), cross)
+            ),
         )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.protocol.replay import answer_in_words, sound_steps
+from rulvar.conformance.protocol.calls import answer_in_words
+from rulvar.conformance.protocol.replay import sound_steps
 from rulvar.conformance.protocol.rules import SOUND
 from rulvar.conformance.protocol.state import (
     ABSENT,
@@ -22,11 +24,12 @@ if TYPE_CHECKING:
     from rulvar.conformance.protocol.rules import Off
     from rulvar.conformance.protocol.state import Action, Answer, Run, State
 
-__all__ = ["action_in_words", "difference_lines", "step_lines", "story"]
+__all__ = ["action_in_words", "difference_lines", "step_lines", "story", "wrapped"]
 
 _AS_ONE = {"call": "", "begin": " is called", "commit": " goes on", "crash": " dies"}
 _IN_TWO = {**_AS_ONE, "begin": ": the check", "commit": ": the write"}
 _SAID = {"begun": "(no answer yet)", "passed": "", "died": "(never answered)"}
+_WIDTH = 100
 _AGES = ("live", "live, half of its time gone", "expired")
 
 
@@ -87,8 +90,15 @@ def story(found: Counterexample) -> list[str]:
         ),
         f"      expected: {_said(answer)}; then {_runs_in_words(state)}",
         f"      happened: {_said(last.answer)}; then {_runs_in_words(last.after)}",
-        f"      broken:   {found.invariant.name}: {found.invariant.sentence}",
+        f"      broken:   {found.invariant.name}:",
+        *wrapped("", found.invariant.sentence, 16),
     ]
+
+
+def wrapped(head: str, text: str, indent: int) -> list[str]:
+    """Return a text as lines of at most 100 columns; ``head`` stands before the first."""
+    lines = textwrap.wrap(text, _WIDTH - indent)
+    return [f"{head if number == 0 else '':<{indent}}{line}" for number, line in enumerate(lines)]
 
 
 def _runs_in_words(state: State) -> str:
