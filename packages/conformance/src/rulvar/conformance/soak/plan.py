@@ -83,7 +83,7 @@ class Plan:
 
     seed: int = 0
     processes: int = 4
-    lease_ttl_ms: int = 240
+    lease_ttl_ms: int = 300
     deadline_s: float = 180.0
     records_of_a_run: int = 100
     largest_blob: int = 8 * 1024 * 1024

@@ -77,7 +77,10 @@ class Progress:
         self.takeovers: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.overtaken: Counter[str] = Counter()
-        """How often a call was under way when somebody else was granted the run, by surface."""
+        """How often a call was under way when somebody else was granted the run, by surface.
+
+        A call that has found the store busy in the end is not counted: it never tried.
+        """
         self.unknown = 0
         self.looks = 0
         self.records: Counter[str] = Counter()
@@ -176,7 +179,8 @@ class Progress:
             return
         outcome, reason = event["outcome"], cast("str", event.get("reason", ""))
         process, returned_at = AttemptId.parse(name).process, cast("int", event["at"])
-        self._count_overtaken(attempt, process, returned_at)
+        if outcome in {"landed", "refused"}:
+            self._count_overtaken(attempt, process, returned_at)
         if outcome == "landed":
             self.accepted[attempt.op] += 1
             self.through[process] += 1

@@ -155,7 +155,8 @@ class SoakReport:
         deaths = ("", *self.ground.deaths)
         cells = set(self.ground.cells)
         head = "".join(f"{death or 'unaware':>10}" for death in deaths)
-        yield f"{'':<18}{'accepted':>9}{'overtaken':>10}  refused:{head[10:]}"
+        yield f"{'':<39}refused to a tenure that was"
+        yield f"{'':<18}{'accepted':>9}{'overtaken':>10}{head}"
         for op in (*self.ground.grants, *self.ground.surfaces):
             row = "".join(
                 f"{self.progress.refused[op, death]:>10}"

@@ -15,6 +15,7 @@ from rulvar.conformance.soak.company import Contestant, Spares
 from rulvar.conformance.soak.faults import Faults
 from rulvar.conformance.soak.ground import survey
 from rulvar.conformance.soak.history import Recorder, now, read_history
+from rulvar.conformance.soak.onlooker import Onlooker
 from rulvar.conformance.soak.orders import Orders, publish
 from rulvar.conformance.soak.plan import CI
 from rulvar.conformance.soak.post import Post
@@ -42,8 +43,6 @@ _TURN_S = 0.004
 _ORDERS_EVERY_NS = 40_000_000
 _NUDGE_EVERY_NS = 200_000_000
 _SHOW_EVERY_NS = 500_000_000
-_JUDGE_EVERY_NS = 1_000_000_000
-_JUDGE_SHARE = 15
 _IDLE_RUN_NS = 4_000_000_000
 _END_S = 20.0
 _LONGEST_TTL_MS = 5_000
@@ -120,6 +119,7 @@ class _Soak:
         self._tail = Tail(folder)
         self._violations: list[Violation] = []
         self._recorder = Recorder(folder, 0, 1)
+        self._onlooker = Onlooker(folder)
         spares = self._spares = Spares(place.opener())
 
         def contestant(number: int, work: Callable[..., object]) -> Contestant:
@@ -152,6 +152,7 @@ class _Soak:
             for each in everybody:
                 each.kill()
             self._spares.end()
+            self._onlooker.end()
         self._read()
         stormed_s = (now() - self._began) / 1e9
         self._look_last()
@@ -174,7 +175,7 @@ class _Soak:
         """Go on until it is enough; return what is still thin when it is over."""
         thin = shortfall(self._progress, self._ground, self._plan.quorum)
         deadline = self._began + int(self._plan.deadline_s * 1e9)
-        next_orders = next_show = next_judge = next_nudge = 0
+        next_orders = next_show = next_nudge = 0
         prey: tuple[str, ...] = ()
         while thin and not self._violations:
             self._read()
@@ -198,8 +199,8 @@ class _Soak:
             if instant >= next_show:
                 self._tell(thin)
                 next_show = instant + _SHOW_EVERY_NS
-            if stop_at_first and instant >= next_judge:
-                next_judge = now() + max(_JUDGE_EVERY_NS, _JUDGE_SHARE * self._judge_so_far())
+            if stop_at_first:
+                self._violations += self._onlooker.turn()
             if instant > deadline:
                 break
             time.sleep(_TURN_S)
@@ -322,13 +323,6 @@ class _Soak:
                 for ref in self._stores.transcripts.list_refs(run_id):
                     self._stores.transcripts.delete(ref)
             self._stores.journal.delete(run_id)
-
-    def _judge_so_far(self) -> int:
-        """Judge what there is at this moment; return how long it took."""
-        began = now()
-        verdict = judge(read_history(self._folder).until(began), ended=False)
-        self._violations += verdict.violations
-        return now() - began
 
     def _judge_all(self) -> Verdict:
         verdict = judge(read_history(self._folder))

@@ -22,7 +22,8 @@ __all__ = ["Trap", "Word"]
 
 _FIRST_GUESS_S = 0.000_5
 _LONGEST_S = 0.02
-_OVERHEAD_S = 0.000_1
+_OVERHEAD_S = 0.000_05
+_TOO_LONG_TO_SPIN_S = 0.002
 
 
 class Word:
@@ -95,8 +96,11 @@ class Trap:
             self._set.acquire()
             if self._ended:
                 return
-            if self._delay_s > 0:
+            until = time.perf_counter() + self._delay_s
+            if self._delay_s > _TOO_LONG_TO_SPIN_S:
                 time.sleep(self._delay_s)
+            while time.perf_counter() < until:
+                pass  # the other thread has its turns meanwhile, only shorter ones
             if self._inside:
                 os.write(self._file, b".")
                 os.kill(os.getpid(), signal.SIGSTOP)

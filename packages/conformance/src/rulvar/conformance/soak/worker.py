@@ -84,6 +84,7 @@ class _Worker:
         self._bursts: deque[tuple[Tenure, int]] = deque()
         self._held_since: dict[str, int] = {}
         self._not_before: dict[str, int] = {}
+        self._deletions = [f"{op} overtaken" for op in post.ground.deletes]
         self._next_misfortune = 0
         self._keeper = _Keeper(self)
         self._trap = Trap(self.folder, post.process)
@@ -119,9 +120,11 @@ class _Worker:
         self._wake(instant)
         if instant >= self._next_misfortune:
             self._misfortune()
+        elif "seize overtaken" in self._orders.thin and self._chance(0.04):
+            self._seize(self._choices.choice(self._orders.runs))
         elif self._hunt(instant):
             pass
-        elif self._bursts and self._chance(0.8):
+        elif self._bursts and self._chance(min(0.8, self._orders.strike + 0.25)):
             self._go_on_striking()
         elif self._chance(self._orders.strike):
             self._strike()
@@ -195,7 +198,7 @@ class _Worker:
         self._live.append(tenure)
 
     def _take(self, instant: int) -> None:
-        side = self._chance(0.35)
+        side = self._chance(self._wish(*self._deletions, usual=0.35) if self._deletions else 0)
         mine = {tenure.lease.run_id for tenure in self._live}
         mine |= {tenure.lease.run_id for _, tenure in self._asleep}
         # Now and then it asks for what it has: no lease is granted twice.
@@ -219,7 +222,9 @@ class _Worker:
         since = self._held_since.setdefault(run_id, instant)
         if answer.reason == "held" and run_id not in mine:
             stuck = instant - since > 4 * self.ttl_ns
-            if stuck or self._chance(self._wish("seize ", " seized", usual=0.03)):
+            if stuck or self._chance(
+                self._wish("seize ", " seized", "seize overtaken", usual=0.03)
+            ):
                 self._seize(run_id)
 
     def _hunt(self, instant: int) -> bool:
@@ -242,7 +247,7 @@ class _Worker:
 
     def _wish(self, *names: str, usual: float) -> float:
         """Return a probability that is larger when one of these is thin."""
-        return min(0.9, usual * 6) if any(name in self._orders.thin for name in names) else usual
+        return min(0.7, usual * 6) if any(name in self._orders.thin for name in names) else usual
 
     def _seize(self, run_id: str) -> bool:
         """Take a live lease away, as an operator; return whether there was one to take."""
@@ -264,7 +269,7 @@ class _Worker:
             return
         tenure = self._choices.choice(self._live)
         thin = self._thin_endings(tenure)
-        if thin and self._chance(0.1):
+        if thin and self._chance(0.2):
             self._make(tenure, self._choices.choice(thin))
         elif instant < tenure.until:
             self._make(tenure, self._pick(tenure.weights))
@@ -322,10 +327,15 @@ class _Worker:
 
     def _make(self, tenure: Tenure, op: Operation) -> None:
         """Make one mutation under a lease that it believes to be live."""
-        blow = self._blow(tenure)
-        if op == "blob-delete" and tenure.blobs and self._chance(0.8):
-            blow = blow._replace(target=self._choices.choice(sorted(tenure.blobs)))
-        answer = self._desk.strike(op, blow, self._in_danger(op))
+        blow, danger = self._blow(tenure), True
+        if op == "blob-delete":
+            # What is not there can be deleted too late by anybody, and nobody will see it.
+            danger = bool(tenure.blobs) and self._chance(0.9)
+            if danger:
+                blow = blow._replace(target=self._choices.choice(sorted(tenure.blobs)))
+            elif self._chance(0.8):
+                op = "blob-put"
+        answer = self._desk.strike(op, blow, self._in_danger(op) if danger else None)
         self._learn(tenure, op, blow, answer)
         if answer.outcome == "refused":
             self._lose(tenure, answer)
