@@ -18,11 +18,15 @@ Reading order: `workloads` (the table), `witness` (what a process notes, and whe
 
 from __future__ import annotations
 
-from rulvar.conformance.kill_points.deaths import Death
-from rulvar.conformance.kill_points.report import Failure, KillPointReport, WorkloadReport
-from rulvar.conformance.kill_points.runner import kill_points
-from rulvar.conformance.kill_points.witness import KillPoint
-from rulvar.conformance.kill_points.workloads import WORKLOADS, Workload
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rulvar.conformance.kill_points.deaths import Death
+    from rulvar.conformance.kill_points.report import Failure, KillPointReport, WorkloadReport
+    from rulvar.conformance.kill_points.runner import kill_points
+    from rulvar.conformance.kill_points.witness import KillPoint
+    from rulvar.conformance.kill_points.workloads import WORKLOADS, Workload
 
 __all__ = [
     "WORKLOADS",
@@ -34,3 +38,29 @@ __all__ = [
     "WorkloadReport",
     "kill_points",
 ]
+
+# At first use: the command line lists this command without importing the engine.
+_HOMES = {
+    "WORKLOADS": "workloads",
+    "Death": "deaths",
+    "Failure": "report",
+    "KillPoint": "witness",
+    "KillPointReport": "report",
+    "Workload": "workloads",
+    "WorkloadReport": "report",
+    "kill_points": "runner",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+    value: object = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
