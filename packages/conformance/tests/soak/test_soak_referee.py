@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from soak_stories import Story, simulate
+from soak_stories import Story
 
-from rulvar.conformance.soak.history import DamagedReportError, Recorder, read_history
+from rulvar.conformance.soak.history import DamagedReportError
 from rulvar.conformance.soak.referee import judge
 from rulvar.conformance.soak.verdict import ViolationKind
 from rulvar.core import Lease
-from rulvar.core.testing import ReferenceStore
-
-if TYPE_CHECKING:
-    from rulvar.core import JournalRecord
 
 
 def kinds(story: Story) -> list[str]:
@@ -466,103 +462,3 @@ def test_a_violation_tells_the_grants_and_the_attempt_in_order() -> None:
     assert "begun after epoch 2 had been granted" in violation.words
     assert [line.startswith(">") for line in violation.timeline] == [False, False, True]
     assert "append 1.1.2 under epoch 1" in violation.timeline[-1]
-
-
-# --- reports --------------------------------------------------------------------------------
-
-
-def test_reports_are_read_back_and_a_last_line_that_was_cut_off_is_unknown(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, 1, 1)
-    grant = recorder.next_id()
-    recorder.invoked(grant, "acquire", "r", lease=None, target="w1")
-    recorder.returned(grant, "landed", granted=1)
-    lease = Lease(run_id="r", owner="w1", epoch=1)
-    recorder.seen("r", lease=lease, journal=[], row=None, blobs={})
-    append = recorder.next_id()
-    recorder.invoked(append, "append", "r", lease=lease, content="c")
-    recorder.returned(append, "landed")
-    recorder.fault("stopped", 1, 3, 4)
-    recorder.close()
-    whole = read_history(tmp_path)
-    assert [each.outcome for each in whole.attempts] == ["landed", "landed"]
-    assert whole.seen[0].lease == lease
-    assert whole.faults[0].kind == "stopped"
-
-    path = tmp_path / "report-001-0001.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:4]) + lines[4][:-9])
-    cut = read_history(tmp_path)
-    assert [each.outcome for each in cut.attempts] == ["landed", "unknown"]
-    assert cut.unfinished == (path,)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"returned":"1.1.1","at":1,"outcome":"landed"}\n',
-        b"not json\n",
-        b'{"odd":1}\n',
-        b'{"invoked":"x","at":1}\n',
-    ],
-)
-def test_a_report_that_no_process_can_have_written_is_damage(tmp_path: Path, line: bytes) -> None:
-    (tmp_path / "report-001-0001.jsonl").write_bytes(line)
-    with pytest.raises(DamagedReportError, match=r"report-001-0001\.jsonl, line 1"):
-        read_history(tmp_path)
-
-
-# --- simulated ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(25))
-def test_any_interleaving_over_a_sound_store_is_passed(seed: int) -> None:
-    verdict = judge(simulate(seed))
-    assert verdict.sound, "\n".join(map(str, verdict.violations))
-    assert verdict.tally.reasons["superseded"] > 0
-
-
-class _EpochIgnored(ReferenceStore):
-    def _fence(self, run_id: str, lease: Lease | None) -> None:
-        stale = lease is not None and self._verdict(lease) == "superseded"
-        if not (stale and run_id in self._leases):
-            super()._fence(run_id, lease)
-
-
-class _DeleteForgetsEpochs(ReferenceStore):
-    def delete(self, run_id: str, /, *, lease: Lease | None = None) -> None:
-        super().delete(run_id, lease=lease)
-        self._epochs.pop(run_id, None)
-
-
-class _EveryTenthAppendLost(ReferenceStore):
-    def append(self, run_id: str, record: JournalRecord, /, *, lease: Lease | None = None) -> None:
-        if record.seq % 10:
-            super().append(run_id, record, lease=lease)
-        else:
-            self._fence(run_id, lease)
-
-
-class _DeleteLeavesTheRow(ReferenceStore):
-    def delete(self, run_id: str, /, *, lease: Lease | None = None) -> None:
-        kept = self._tables.row(run_id)
-        super().delete(run_id, lease=lease)
-        if kept is not None:
-            self._tables.put_row(kept)
-
-
-@pytest.mark.parametrize(
-    ("broken", "expected"),
-    [
-        (_EpochIgnored, {"stale-acceptance"}),
-        (_DeleteForgetsEpochs, {"duplicate-grant", "epoch-inversion"}),
-        (_EveryTenthAppendLost, {"lost-write"}),
-        (_DeleteLeavesTheRow, {"deleted-came-back"}),
-    ],
-)
-def test_what_a_broken_store_does_is_found(
-    broken: type[ReferenceStore], expected: set[str]
-) -> None:
-    found: set[str] = set()
-    for seed in range(12):
-        found |= {str(each.kind) for each in judge(simulate(seed, broken)).violations}
-    assert expected <= found
