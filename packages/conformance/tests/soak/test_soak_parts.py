@@ -1,0 +1,262 @@
+"""The parts of a storm by themselves: what a process is told, asks, inherits and suffers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rulvar.conformance.machine_clock import offset_ms, set_offset
+from rulvar.conformance.soak.desk import Blow, Desk
+from rulvar.conformance.soak.history import Recorder, read_history
+from rulvar.conformance.soak.misfortune import WrongClock, block
+from rulvar.conformance.soak.orders import Orders, OrdersFile, publish
+from rulvar.conformance.soak.plan import CI
+from rulvar.conformance.soak.stored import blob_of, encoded, look_at, record_of, row_of, stored
+from rulvar.conformance.soak.tenures import Tenure, inherit
+from rulvar.conformance.soak.trap import Word
+from rulvar.core import Lease, Stores
+from rulvar.core.errors import (
+    JournalOrderViolation,
+    OutcomeUnknownError,
+    StoreBusyError,
+    StoreCorruptError,
+    StoreFullError,
+)
+from rulvar.core.testing import ManualClock, ReferenceStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="stops processes")
+
+
+def desk_over(store: ReferenceStore, folder: Path) -> Desk:
+    return Desk(Stores(store, store.transcripts()), Recorder(folder, 1, 1), blobs=True)
+
+
+def blow(lease: Lease, *, run_id: str | None = None, seq: int = 0) -> Blow:
+    return Blow(run_id or lease.run_id, lease, "", 1, seq, "turn", 10)
+
+
+# --- orders ---------------------------------------------------------------------------------
+
+
+def test_orders_arrive_whole_and_the_end_of_them_too(tmp_path: Path) -> None:
+    orders = Orders(
+        runs=("a", "b"),
+        side_runs=("s",),
+        prey=("a",),
+        frozen={"2": (3, 4)},
+        thin={"append stopped": 3},
+        strike=0.25,
+        traps=True,
+    )
+    publish(tmp_path, orders)
+    file = OrdersFile(tmp_path)
+    assert file.look() == orders
+    publish(tmp_path, Orders(ending=True))
+    assert file.look().ending
+
+
+# --- what is stored -------------------------------------------------------------------------
+
+
+def test_whatever_is_written_bears_its_attempt(tmp_path: Path) -> None:
+    store = ReferenceStore()
+    desk = desk_over(store, tmp_path)
+    lease = desk.acquire("r", "w1").granted
+    assert lease is not None
+    for op in ("append", "put_meta", "blob-put"):
+        assert desk.strike(op, blow(lease)).landed
+    look = desk.look(lease)
+    assert look is not None
+    assert [borne for borne, _ in look.journal] == ["1.1.2"]
+    assert look.row is not None
+    assert look.row[0] == "1.1.3"
+    assert look.blobs["turn"][0] == "1.1.4"
+    history = read_history(tmp_path)
+    offered = {str(each.id): each.content for each in history.attempts}
+    assert dict([*look.journal, look.row, look.blobs["turn"]]).items() <= offered.items()
+
+
+def test_bytes_that_nobody_marked_bear_nothing() -> None:
+    assert stored(b"{}")[0] == ""
+    store = ReferenceStore()
+    look = look_at(Stores(store, store.transcripts()), "none", blobs=True)
+    assert (look.journal, look.row, look.blobs, look.tail) == ((), None, {}, -1)
+
+
+def test_the_same_function_reads_all_three(tmp_path: Path) -> None:
+    attempt = Recorder(tmp_path, 3, 2).next_id()
+    made = (
+        record_of(attempt, 5, 1, 1).payload,
+        encoded(row_of("r", attempt, 1, 1)),
+        blob_of(attempt, 1, 1, 5_000),
+    )
+    assert [stored(data)[0] for data in made] == ["3.2.1"] * 3
+    assert len(made[2]) == 5_000
+
+
+# --- the desk -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "reason"),
+    [
+        (StoreBusyError("busy"), "nothing", "busy"),
+        (StoreFullError("full"), "nothing", "full"),
+        (JournalOrderViolation(run_id="r", seq=0, tail_seq=9), "nothing", "order"),
+        (OutcomeUnknownError("who knows"), "unknown", ""),
+    ],
+)
+def test_an_answer_is_sorted_into_what_is_known(
+    tmp_path: Path, error: Exception, outcome: str, reason: str
+) -> None:
+    class Failing(ReferenceStore):
+        def renew(self, lease: Lease, /) -> None:
+            super().renew(lease)
+            raise error
+
+    desk = desk_over(Failing(), tmp_path)
+    lease = desk.acquire("r", "w1").granted
+    assert lease is not None
+    answer = desk.strike("renew", blow(lease))
+    assert (answer.outcome, answer.reason) == (outcome, reason)
+    assert read_history(tmp_path).attempts[-1].outcome == outcome
+
+
+def test_any_other_error_goes_up_and_the_attempt_stays_open(tmp_path: Path) -> None:
+    class Corrupt(ReferenceStore):
+        def renew(self, lease: Lease, /) -> None:
+            message = "in pieces"
+            raise StoreCorruptError(message, run_id=lease.run_id)
+
+    desk = desk_over(Corrupt(), tmp_path)
+    lease = desk.acquire("r", "w1").granted
+    assert lease is not None
+    with pytest.raises(StoreCorruptError):
+        desk.strike("renew", blow(lease))
+    last = read_history(tmp_path).attempts[-1]
+    assert (last.op, last.outcome, last.returned_at) == ("renew", "unknown", None)
+
+
+def test_a_look_counts_only_while_nobody_was_granted_the_run_after(tmp_path: Path) -> None:
+    store = ReferenceStore()
+    desk = desk_over(store, tmp_path)
+    lease = desk.acquire("r", "w1").granted
+    assert lease is not None
+    store.seize("r", "operator-2")
+    assert desk.look(lease) is None
+    assert not read_history(tmp_path).seen
+
+
+# --- tenures and what the next life inherits --------------------------------------------------
+
+
+def test_only_a_lease_that_has_certainly_run_out_is_said_to_have_died() -> None:
+    lease = Lease(run_id="r", owner="w", epoch=1)
+    tenure = Tenure(lease, side=False, renewed_at=100)
+    tenure.mark_if_run_out("stopped", 50, 90, 200)  # renewed after the stop began
+    tenure.mark_if_run_out("stopped", 50, 110, 149)  # not for long enough
+    assert tenure.death == ""
+    tenure.mark_if_run_out("stopped", 50, 110, 150)
+    assert tenure.death == "stopped"
+    tenure.mark_if_run_out("stalled", 50, 110, 999)
+    assert tenure.death == "stopped"
+
+
+def test_the_next_life_has_the_leases_whose_end_nobody_knew(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = ReferenceStore(clock=clock, lease_ttl_ms=1_000)
+    recorder = Recorder(tmp_path, 1, 1)
+    desk = Desk(Stores(store, store.transcripts()), recorder, blobs=True)
+    kept, given_back, lost, unseen = (
+        desk.acquire(run_id, "w1").granted for run_id in ("kept", "back", "lost", "unseen")
+    )
+    assert kept is not None
+    assert given_back is not None
+    assert lost is not None
+    assert unseen is not None
+    desk.look(kept)
+    desk.strike("release", blow(given_back))
+    store.seize("lost", "operator-2")
+    desk.strike("append", blow(lost))
+    ending = desk.acquire("ending", "w1").granted
+    assert ending is not None
+    recorder.invoked(recorder.next_id(), "release", "ending", lease=ending)
+    with (tmp_path / "report-001-0001.jsonl").open("ab") as file:
+        file.write(b'{"returned":"1.1.9')  # cut off by the death
+    found = inherit(tmp_path, 1, 1)
+    assert [(each.lease, each.looked) for each in found] == [(kept, True), (unseen, False)]
+    assert inherit(tmp_path, 1, 2) == []
+
+
+# --- misfortune -----------------------------------------------------------------------------
+
+
+def test_a_clock_that_was_wrong_is_set_right_and_reported(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, 1, 1)
+    clock = WrongClock(recorder, 1, CI.choices(1))
+    try:
+        clock.turn(1)
+        assert abs(offset_ms()) >= 500
+        assert clock.ahead == (offset_ms() > 0)
+        assert clock.turn_back()
+        assert offset_ms() == 0
+    finally:
+        set_offset(0)
+    (fault,) = read_history(tmp_path).faults
+    assert (fault.kind, fault.process) == ("clock", 1)
+
+
+@POSIX
+def test_a_blocked_process_runs_no_other_thread() -> None:
+    ticks: list[float] = []
+    ended = threading.Event()
+
+    def tick() -> None:
+        while not ended.wait(0.001):
+            ticks.append(time.monotonic())
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    began, until = block(0.15)
+    ended.set()
+    thread.join()
+    during = [at for at in ticks if began / 1e9 + 0.02 < at < until / 1e9 - 0.02]
+    assert until - began >= 150_000_000
+    assert during == []
+
+
+_TRAPPED = """
+import sys, time
+from pathlib import Path
+from rulvar.conformance.soak.trap import Trap
+trap = Trap(Path(sys.argv[1]), 7)
+trap.start()
+print(trap.during("append", 0.5, lambda: time.sleep(30) or "gone on"), flush=True)
+"""
+
+
+@POSIX
+def test_a_trap_stops_the_whole_process_inside_the_call_and_leaves_word(tmp_path: Path) -> None:
+    word = Word(tmp_path, 7)
+    assert not word.heard()
+    program = [sys.executable, "-c", _TRAPPED, str(tmp_path)]
+    with subprocess.Popen(program, stdout=subprocess.DEVNULL) as process:
+        try:
+            # Ends when the process has stopped, not when it has ended.
+            _, status = os.waitpid(process.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
+            assert os.WSTOPSIG(status) == signal.SIGSTOP
+            assert word.heard()
+            assert not word.heard()
+        finally:
+            process.kill()

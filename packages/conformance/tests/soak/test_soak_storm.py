@@ -1,0 +1,167 @@
+"""Real storms: a sound store passes, broken ones are caught, and what cannot be stormed says so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "gallery"))
+
+import gallery_soak
+from gallery_defects import DEFECTS
+
+from rulvar.conformance import FactorySubject, UrlSubject
+from rulvar.conformance.soak import CI, Plan, Quorum, soak
+from rulvar.conformance.soak.commands import soak_command
+from rulvar.core import Stores
+from rulvar.core.errors import ConfigError, StoreCorruptError
+from rulvar.core.testing import ReferenceStore, reference_stores
+from rulvar.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from rulvar.conformance import Home
+    from rulvar.core import Lease
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="stops processes")
+
+LITTLE = Quorum(
+    accepted=250,
+    refused=400,
+    takeovers=25,
+    per_surface=2,
+    per_cell=1,
+    per_death=1,
+    overtaken=1,
+    stops=10,
+    kills=1,
+)
+SHORT = Plan(seed=1, processes=3, lease_ttl_ms=250, deadline_s=90, quorum=LITTLE)
+
+
+def remove(folder: Path | None) -> None:
+    if folder is not None:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.storm
+@pytest.mark.timeout(180)
+def test_sqlite_is_stormed_to_the_quorum_without_a_violation() -> None:
+    told: list[str] = []
+    report = soak(UrlSubject("sqlite:///s.db?durability=normal"), SHORT, progress=told.append)
+    assert report.passed, report.text()
+    assert report.folder is None
+    assert told
+    assert "takeovers" in told[-1]
+    found = report.to_json()
+    assert found["violations"] == []
+    assert set(found["takeovers"]) >= {"stopped", "killed", "stalled", "blocked", "clock"}
+    assert found["faults"]["trapped"] >= 1
+    assert found["looks"] > found["runs"]
+
+
+@pytest.mark.storm
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "name",
+    ["sqlite-append-checks-first", "sqlite-epoch-in-memory", "sqlite-blob-before-fence"],
+)
+def test_a_broken_store_is_caught_within_the_default_quorum(name: str) -> None:
+    report = gallery_soak.storm_once(DEFECTS[name], replace(CI, seed=1))
+    assert gallery_soak.caught(report), report.text()
+
+
+@pytest.mark.storm
+def test_a_deadline_is_no_pass_and_the_reports_are_kept() -> None:
+    report = soak(
+        UrlSubject("sqlite:///s.db?durability=normal"),
+        replace(SHORT, quorum=CI.quorum, deadline_s=2),
+    )
+    try:
+        assert not report.passed
+        assert report.verdict.sound
+        assert report.words().startswith("NOT PROVEN")
+        assert report.folder is not None
+        assert list(report.folder.glob("report-*.jsonl"))
+    finally:
+        remove(report.folder)
+
+
+class _Breaks(SqliteStore):
+    def renew(self, lease: Lease, /) -> None:
+        super().renew(lease)
+        message = "in pieces"
+        raise StoreCorruptError(message, run_id=lease.run_id)
+
+
+def open_breaking(home: Home) -> Stores:
+    store = _Breaks(home.folder / "s.db", lease_ttl_ms=home.lease_ttl_ms)
+    return Stores(store, store.transcripts())
+
+
+@pytest.mark.storm
+def test_an_error_that_is_none_of_the_contract_fails_the_soak() -> None:
+    report = soak(FactorySubject("breaks", open_breaking), SHORT)
+    try:
+        assert not report.passed
+        assert "untyped-error" in report.words()
+        assert "in pieces" in report.text()
+    finally:
+        remove(report.folder)
+
+
+@pytest.mark.storm
+def test_the_command_fails_when_little_has_happened_and_leaves_no_run_behind(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path}/s.db"
+    written = tmp_path / "soak.json"
+    asked = [url, "--seed", "5", "--deadline", "2", "--processes", "3", "--report", str(written)]
+    done = CliRunner().invoke(soak_command, asked)
+    assert done.exit_code == 1, done.output
+    assert "NOT PROVEN" in done.stdout
+    assert f"rulvar soak '{url}' --seed 5 --processes 3 --deadline 2.0" in done.stdout
+    found = json.loads(written.read_text(encoding="utf-8"))
+    assert found["plan"]["seed"] == 5
+    assert "durability=normal" in found["notes"][-1]
+    remove(Path(found["reports"]))
+    with SqliteStore(tmp_path / "s.db") as store:
+        assert store.list_run_ids(None, 10) == []
+
+
+# --- what cannot be stormed -------------------------------------------------------------------
+
+
+def open_plainly(home: Home) -> Stores:
+    del home
+    return reference_stores()
+
+
+class _Journal:
+    def __init__(self) -> None:
+        inner = ReferenceStore()
+        self.append, self.load, self.put_meta = inner.append, inner.load, inner.put_meta
+        self.list_runs, self.delete = inner.list_runs, inner.delete
+
+
+def open_without_leases(home: Home) -> Stores:
+    del home
+    return Stores(_Journal(), ReferenceStore().transcripts())
+
+
+def test_a_store_that_one_process_has_is_refused_and_not_passed() -> None:
+    with pytest.raises(ConfigError, match="several processes can open"):
+        soak(UrlSubject("sqlite://"), SHORT)
+    with pytest.raises(ConfigError, match="several processes can open"):
+        soak(FactorySubject("plain", open_plainly, reach="object"), SHORT)
+
+
+def test_a_store_without_leases_is_refused() -> None:
+    with pytest.raises(ConfigError, match="has no leases"):
+        soak(FactorySubject("journal", open_without_leases), SHORT)
