@@ -163,12 +163,25 @@ def test_a_look_counts_only_while_nobody_was_granted_the_run_after(tmp_path: Pat
 def test_only_a_lease_that_has_certainly_run_out_is_said_to_have_died() -> None:
     lease = Lease(run_id="r", owner="w", epoch=1)
     tenure = Tenure(lease, side=False, renewed_at=100)
-    tenure.mark_if_run_out("stopped", 50, 90, 200)  # renewed after the stop began
-    tenure.mark_if_run_out("stopped", 50, 110, 149)  # not for long enough
-    assert tenure.death == ""
+    for began, ended in (
+        (90, 200),  # renewed after the stop had begun
+        (110, 149),  # not for long enough
+        (151, 200),  # it had run out before
+    ):
+        tenure.mark_if_run_out("stopped", 50, began, ended)
+        assert tenure.death == ""
     tenure.mark_if_run_out("stopped", 50, 110, 150)
-    assert tenure.death == "stopped"
     tenure.mark_if_run_out("stalled", 50, 110, 999)
+    assert tenure.death == "stopped"
+
+
+def test_what_was_known_to_be_dead_did_not_die_of_a_later_stop() -> None:
+    tenure = Tenure(Lease(run_id="r", owner="w", epoch=1), side=False, renewed_at=100)
+    tenure.buried_at = 105
+    tenure.mark_if_run_out("stopped", 50, 110, 999)
+    assert tenure.death == ""
+    tenure.buried_at = 120  # learned when it was over
+    tenure.mark_if_run_out("stopped", 50, 110, 999)
     assert tenure.death == "stopped"
 
 

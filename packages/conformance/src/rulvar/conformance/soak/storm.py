@@ -76,15 +76,21 @@ def soak(
         raise ConfigError(message)
     folder = Path(tempfile.mkdtemp(prefix="rulvar-soak-"))
     place = subject.fresh(lease_ttl_ms=plan.lease_ttl_ms, manual_clock=False)
-    passed = False
+    kept = True
     try:
         report = _Soak(subject, plan, place, folder, progress).run(stop_at_first=stop_at_first)
-        passed = report.passed
-        if passed and not keep:
+        kept = keep or not report.passed
+        if not kept:
             report.folder = None
+    except ConfigError:
+        kept = False
+        raise
+    except BaseException as error:
+        error.add_note(f"what the processes had reported by then is in {folder}")
+        raise
     finally:
         place.discard()
-        if passed and not keep:
+        if not kept:
             shutil.rmtree(folder, ignore_errors=True)
     return report
 
@@ -169,6 +175,7 @@ class _Soak:
             verdict=verdict,
             seconds=stormed_s,
             folder=self._folder,
+            again=f"soak(<{self._subject.name}>, <this plan, seed {self._plan.seed}>)",
         )
 
     def _storm(self, *, stop_at_first: bool) -> list[Thin]:

@@ -27,7 +27,8 @@ class Tenure:
     ``renewed_at`` is the latest instant at which the lease is known to have been extended;
     ``weights`` says how often each mutation is made in this tenure, some never: what a dead
     tenure has slipped in must not be covered by the next write at once. ``until`` is when the
-    holder means to be done. Instants are monotonic nanoseconds.
+    holder means to be done, ``buried_at`` when he learned that it was dead. Instants are
+    monotonic nanoseconds.
     """
 
     lease: Lease
@@ -38,11 +39,17 @@ class Tenure:
     weights: Mapping[Operation, float] = field(default_factory=dict)
     until: int = 0
     death: str = ""
+    buried_at: int = 0
     count: int = 0
 
     def mark_if_run_out(self, death: str, ttl_ns: int, began: int, ended: int) -> None:
-        """Say what befell it, if the lease has certainly run out from it by then."""
-        if not self.death and self.renewed_at < began and self.renewed_at + ttl_ns <= ended:
+        """Say what befell it, if its lease ran out in that time, and not before it."""
+        runs_out = self.renewed_at + ttl_ns
+        if (
+            not self.death
+            and self.renewed_at <= began < runs_out <= ended
+            and not 0 < self.buried_at < began
+        ):
             self.death = death
 
 

@@ -11,18 +11,17 @@ as a worker's do.
 from __future__ import annotations
 
 import sys
-import threading
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.soak.desk import Blow, Desk
+from rulvar.conformance.soak.graveyard import Graveyard
 from rulvar.conformance.soak.history import Recorder, now
+from rulvar.conformance.soak.keeper import Keeper
 from rulvar.conformance.soak.misfortune import WrongClock, block, stall
 from rulvar.conformance.soak.orders import OrdersFile
 from rulvar.conformance.soak.tenures import Tenure, inherit
 from rulvar.conformance.soak.trap import Trap
-from rulvar.core.records import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from rulvar.conformance.soak.history import Operation
     from rulvar.conformance.soak.orders import Orders
     from rulvar.conformance.soak.post import Post
+    from rulvar.core.records import Lease
     from rulvar.core.stores import Stores
 
 __all__ = ["OPERATOR", "storm"]
@@ -40,7 +40,6 @@ OPERATOR = "operator-"
 
 _LIVE = 3
 _SWITCH_S = 0.000_01
-_KEPT_DEAD = 10
 _BLOBS = ("turn", "state", "deep/er")
 _MISFORTUNES = ("stalled", "blocked", "clock", "seized")
 _ENDINGS = frozenset({"release", "delete", "delete_whole_run"})
@@ -67,27 +66,26 @@ class _Worker:
     def __init__(self, stores: Stores, post: Post) -> None:
         self._plan = post.plan
         self._ground = post.ground
-        self.folder = Path(post.folder)
+        self._folder = Path(post.folder)
         self._process = post.process
         self._life = post.life
-        self.ttl_ns = post.plan.lease_ttl_ms * 1_000_000
+        self._ttl_ns = post.plan.lease_ttl_ms * 1_000_000
         self._owner = f"w{post.process}"
         self._choices = post.choices()
-        self._recorder = Recorder(self.folder, post.process, post.life)
+        self._recorder = Recorder(self._folder, post.process, post.life)
         self._desk = Desk(stores, self._recorder, blobs=post.ground.blobs)
         self._clock = WrongClock(self._recorder, post.process, self._choices)
-        self._orders_file = OrdersFile(self.folder)
+        self._orders_file = OrdersFile(self._folder)
         self._orders: Orders = self._orders_file.look()
         self._live: list[Tenure] = []
-        self._asleep: list[tuple[int, Tenure]] = []
-        self._dead: dict[str, deque[Tenure]] = {}
-        self._bursts: deque[tuple[Tenure, int]] = deque()
+        self._asleep: list[tuple[int, int, Tenure]] = []
+        self._dead = Graveyard(post.ground, self._choices, post.process)
         self._held_since: dict[str, int] = {}
         self._not_before: dict[str, int] = {}
         self._deletions = [f"{op} overtaken" for op in post.ground.deletes]
         self._next_misfortune = 0
-        self._keeper = _Keeper(self)
-        self._trap = Trap(self.folder, post.process)
+        self._keeper = Keeper(self._folder, self._ttl_ns / 4e9, self._renew_all)
+        self._trap = Trap(self._folder, post.process)
         self._trapped_at = 0
 
     # --- the loop -----------------------------------------------------------------------------
@@ -124,7 +122,7 @@ class _Worker:
             self._seize(self._choices.choice(self._orders.runs))
         elif self._hunt(instant):
             pass
-        elif self._bursts and self._chance(min(0.8, self._orders.strike + 0.25)):
+        elif self._dead.striking and self._chance(min(0.8, self._orders.strike + 0.25)):
             self._go_on_striking()
         elif self._chance(self._orders.strike):
             self._strike()
@@ -138,27 +136,28 @@ class _Worker:
     def _inherit(self) -> None:
         if self._life == 1:
             return
-        for each in inherit(self.folder, self._process, self._life - 1):
+        for each in inherit(self._folder, self._process, self._life - 1):
             tenure = self._tenure(each.lease)
             tenure.death = "killed"
             if not each.looked and (look := self._desk.look(each.lease)) is not None:
                 tenure.tail = look.tail
             # Some go on at once, under a lease that may still be live; some wait.
             wait = self._choices.choice((0.0, 0.0, 0.6, 1.2))
-            self._asleep.append((now() + int(wait * self.ttl_ns), tenure))
+            instant = now()
+            self._asleep.append((instant + int(wait * self._ttl_ns), instant, tenure))
 
     def _notice_freeze(self) -> None:
         frozen = self._orders.frozen.get(str(self._process))
         if frozen is None:
             return
         for tenure in self._known():
-            tenure.mark_if_run_out("stopped", self.ttl_ns, *frozen)
+            tenure.mark_if_run_out("stopped", self._ttl_ns, *frozen)
         for tenure in [each for each in self._live if each.death == "stopped"]:
             self._bury(tenure, self._choices.randrange(8, 24))
 
     def _known(self) -> list[Tenure]:
-        unknown = self._dead.get("", ())
-        return [*self._live, *(tenure for _, tenure in self._asleep), *unknown]
+        asleep = (tenure for _, _, tenure in self._asleep)
+        return [*self._live, *asleep, *self._dead.unaware()]
 
     def _mark_live(self, death: str) -> None:
         for tenure in self._live:
@@ -167,8 +166,8 @@ class _Worker:
     def _wake(self, instant: int) -> None:
         for entry in [each for each in self._asleep if each[0] <= instant]:
             self._asleep.remove(entry)
-            tenure = entry[1]
-            tenure.mark_if_run_out("stalled", self.ttl_ns, instant, instant)
+            _, since, tenure = entry
+            tenure.mark_if_run_out("stalled", self._ttl_ns, since, instant)
             self._bury(tenure, self._choices.randrange(8, 24))
 
     # --- taking runs --------------------------------------------------------------------------
@@ -181,7 +180,7 @@ class _Worker:
             lease.run_id in self._orders.side_runs,
             now(),
             weights={op: _WEIGHTS[op] for op in some},
-            until=now() + int(self._choices.uniform(0.1, 0.7) * self.ttl_ns),
+            until=now() + int(self._choices.uniform(0.1, 0.7) * self._ttl_ns),
             death="clock" if self._clock.wrong else "",
         )
 
@@ -200,7 +199,7 @@ class _Worker:
     def _take(self, instant: int) -> None:
         side = self._chance(self._wish(*self._deletions, usual=0.35) if self._deletions else 0)
         mine = {tenure.lease.run_id for tenure in self._live}
-        mine |= {tenure.lease.run_id for _, tenure in self._asleep}
+        mine |= {tenure.lease.run_id for _, _, tenure in self._asleep}
         # Now and then it asks for what it has: no lease is granted twice.
         again = self._chance(0.02)
         runs = self._orders.side_runs if side else self._orders.runs
@@ -218,10 +217,10 @@ class _Worker:
             self._begin(answer.granted)
             return
         wait = self._choices.uniform(0.01, 0.1)
-        self._not_before[run_id] = now() + int(wait * self.ttl_ns)
+        self._not_before[run_id] = now() + int(wait * self._ttl_ns)
         since = self._held_since.setdefault(run_id, instant)
         if answer.reason == "held" and run_id not in mine:
-            stuck = instant - since > 4 * self.ttl_ns
+            stuck = instant - since > 4 * self._ttl_ns
             if stuck or self._chance(
                 self._wish("seize ", " seized", "seize overtaken", usual=0.03)
             ):
@@ -238,7 +237,7 @@ class _Worker:
         if not prey or self._chance(0.3):
             return False
         run_id = self._choices.choice(prey)
-        self._not_before[run_id] = instant + int(0.1 * self.ttl_ns)
+        self._not_before[run_id] = instant + int(0.1 * self._ttl_ns)
         if not self._seize(run_id):
             answer = self._desk.acquire(run_id, self._owner, self._in_danger("acquire"))
             if answer.granted is not None:
@@ -302,9 +301,10 @@ class _Worker:
             # It sleeps while others work: nobody renews it.
             self._live.remove(tenure)
             wait = self._choices.uniform(1.02, 2.0)
-            self._asleep.append((tenure.renewed_at + int(wait * self.ttl_ns), tenure))
+            until = tenure.renewed_at + int(wait * self._ttl_ns)
+            self._asleep.append((until, instant, tenure))
         else:
-            tenure.until = instant + int(self._choices.uniform(0.5, 1.5) * self.ttl_ns)
+            tenure.until = instant + int(self._choices.uniform(0.5, 1.5) * self._ttl_ns)
 
     def _blow(self, tenure: Tenure, *, far: bool = False) -> Blow:
         size = 0
@@ -347,7 +347,7 @@ class _Worker:
         if (
             self._orders.traps
             and f"{op} overtaken" in self._orders.thin
-            and instant - self._trapped_at > self.ttl_ns // 16
+            and instant - self._trapped_at > self._ttl_ns // 16
             and self._chance(0.6)
         ):
             self._trapped_at = instant
@@ -386,70 +386,46 @@ class _Worker:
         """Keep a dead tenure, which goes on all the same."""
         if tenure in self._live:
             self._live.remove(tenure)
-        kept = self._dead.setdefault(tenure.death, deque(maxlen=_KEPT_DEAD))
-        kept.append(tenure)
-        self._bursts.append((tenure, strikes))
+        tenure.buried_at = tenure.buried_at or now()
+        self._dead.bury(tenure, strikes)
 
     # --- striking -----------------------------------------------------------------------------
 
     def _go_on_striking(self) -> None:
-        tenure, left = self._bursts.popleft()
-        if left > 1:
-            self._bursts.append((tenure, left - 1))
-        self._blow_with(tenure, self._surface(tenure.death))
-
-    def _surface(self, death: str) -> Operation:
-        """Choose what to strike with, most often what is thin."""
-        thin = self._orders.thin
-        surfaces = [
-            op
-            for op in self._ground.surfaces
-            if not (death == "foreign" and op in {"renew", "release", "revive"})
-        ]
-        shares = [1 + min(30, thin.get(f"{op} {death}", 0)) for op in surfaces]
-        return self._choices.choices(surfaces, shares)[0]
+        self._blow_with(self._dead.next_in_burst())
 
     def _strike(self) -> None:
         """Strike with some dead, forged or foreign lease."""
-        kinds = [death for death, kept in self._dead.items() if kept]
-        kinds += ["forged", "foreign"]
-        wanted = {name.partition(" ")[2] for name in self._orders.thin}
-        death = self._choices.choices(kinds, [4 if kind in wanted else 1 for kind in kinds])[0]
-        if death in self._dead:
-            tenure = self._choices.choice(self._dead[death])
-            self._blow_with(tenure, self._surface(tenure.death))
+        death = self._dead.kind(self._orders.thin)
+        tenure = self._dead.some(death)
+        if tenure is not None:
+            self._blow_with(tenure)
             return
-        known = self._live or [each for kept in self._dead.values() for each in kept]
+        known = self._live or self._dead.everybody()
         if not known:
             self._take(now())
             return
         tenure = self._choices.choice(known)
         blow = self._blow(tenure, far=True)._replace(death=death)
         if death == "forged":
-            blow = blow._replace(lease=self._forge(tenure.lease))
+            blow = blow._replace(lease=self._dead.forge(tenure.lease))
         else:
             others = [each for each in self._orders.runs if each != tenure.lease.run_id]
             if not self._live or not others:
                 return
             blow = blow._replace(run_id=self._choices.choice(others))
-        self._desk.strike(self._surface(death), blow)
+        self._desk.strike(self._dead.surface(death, self._orders.thin), blow)
 
-    def _forge(self, lease: Lease) -> Lease:
-        if self._chance(0.5):
-            return Lease(run_id=lease.run_id, owner=f"forger-{self._process}", epoch=lease.epoch)
-        return Lease(run_id=lease.run_id, owner=lease.owner, epoch=lease.epoch + 1_000_000)
-
-    def _blow_with(self, tenure: Tenure, op: Operation) -> None:
+    def _blow_with(self, tenure: Tenure, op: Operation | None = None) -> None:
         """Strike with a tenure that is dead, as far as anybody knows."""
+        op = self._dead.surface(tenure.death, self._orders.thin) if op is None else op
         blow = self._blow(tenure, far=True)
         answer = self._desk.strike(op, blow, self._in_danger(op))
         if answer.granted is not None:
             self._begin(answer.granted)
         elif answer.landed and op in _ENDINGS:
             # It was alive: its process was killed and came back, or its clock is wrong.
-            for kept in self._dead.values():
-                if tenure in kept:
-                    kept.remove(tenure)
+            self._dead.forget(tenure)
             self._learn(tenure, op, blow, answer)
         elif answer.landed:
             self._learn(tenure, op, blow, answer)
@@ -460,7 +436,7 @@ class _Worker:
         pause = self._choices.expovariate(1.0) * 2
         if not any(f" {kind}" in self._orders.thin for kind in _MISFORTUNES):
             pause *= 4
-        self._next_misfortune = now() + int(pause * self.ttl_ns)
+        self._next_misfortune = now() + int(pause * self._ttl_ns)
 
     def _misfortune(self) -> None:
         thin = self._orders.thin
@@ -473,7 +449,7 @@ class _Worker:
                     self._seize(run_id)
         elif kind == "clock":
             if not self._clock.wrong:
-                self._clock.turn(self.ttl_ns)
+                self._clock.turn(self._ttl_ns)
                 self._mark_live("clock")
         elif self._live:
             if kind == "stalled":
@@ -483,59 +459,21 @@ class _Worker:
                 began, ended = block(length_s)
             self._recorder.fault(kind, self._process, began, ended)
             for tenure in list(self._live):
-                tenure.mark_if_run_out(kind, self.ttl_ns, ended, ended)
+                tenure.mark_if_run_out(kind, self._ttl_ns, began, ended)
                 if tenure.death == kind:
                     self._bury(tenure, self._choices.randrange(8, 24))
         self._plan_misfortune()
 
     # --- the keeper's view --------------------------------------------------------------------
 
-    def renew_all(self, orders: Orders) -> None:
+    def _renew_all(self, orders: Orders) -> None:
         """Renew what is live: from the second thread."""
         frozen = orders.frozen.get(str(self._process))
         for tenure in tuple(self._live):
             if frozen is not None:
-                tenure.mark_if_run_out("stopped", self.ttl_ns, *frozen)
+                tenure.mark_if_run_out("stopped", self._ttl_ns, *frozen)
             lease = tenure.lease
             blow = Blow(lease.run_id, lease, tenure.death, 0, 0, "", 0)
             # Its first thread learns of a refusal by itself.
             if self._desk.strike("renew", blow).landed:
                 tenure.renewed_at = now()
-
-
-class _Keeper:
-    """The second thread: it renews, as a worker's own does, unless the process is away."""
-
-    def __init__(self, worker: _Worker) -> None:
-        self._worker = worker
-        self._ended = threading.Event()
-        self._turn = threading.Lock()
-        self._error: BaseException | None = None
-        self._orders_file = OrdersFile(worker.folder)
-        self._every_s = worker.ttl_ns / 4e9
-        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def away(self) -> threading.Lock:
-        """Return what keeps it from renewing while it is held."""
-        return self._turn
-
-    def check(self) -> None:
-        """Raise what it met."""
-        if self._error is not None:
-            raise self._error
-
-    def end(self) -> None:
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join(10)
-
-    def _run(self) -> None:
-        try:
-            while not self._ended.wait(self._every_s):
-                with self._turn:
-                    self._worker.renew_all(self._orders_file.look())
-        except BaseException as error:  # noqa: BLE001 - the first thread raises it
-            self._error = error
