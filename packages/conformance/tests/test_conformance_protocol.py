@@ -208,9 +208,10 @@ _CAUGHT = (
 @pytest.mark.storm
 @pytest.mark.parametrize("name", _CAUGHT)
 def test_a_broken_store_is_caught_by_the_replay(name: str) -> None:
+    one, two = _SMALL.replayed
     stage = Stage(subject(DEFECTS[name]))
     try:
-        assert not all(stage.cover(_graph(each)) for each in _SMALL.replayed)
+        assert not stage.cover(_graph(two if "foreign" in DEFECTS[name].breaks else one))
     finally:
         stage.close()
     assert stage.replay.difference is not None

@@ -7,5 +7,5 @@ away), `invariants` (what must hold whatever happens), `moves` (who may do what 
 (breadth first, with the shortest interleaving to a broken invariant), `replay` (the same
 interleavings against a real store), `survey` (all of it together) and `commands`.
 
-``python -m rulvar.conformance.protocol`` runs it. Nothing but the standard library is needed.
+``python -m rulvar.conformance.protocol`` runs it. The model needs nothing but the standard library.
 """

@@ -45,19 +45,27 @@ class Plan:
         flights: int = 1,
         wide: bool = False,
     ) -> Plan:
-        """Return a plan: calls in flight; none, but one more owner and epoch; two runs.
+        """Return a plan: calls in flight; none, but one more of all the rest; two runs.
 
         Replayed are calls as one unit, since that is how a store is called. ``wide`` replays
         more: with the owner and epoch more, and two runs with every call.
         """
         steps = Bounds(owners=owners, epochs=epochs, things=things, flights=flights)
-        more = replace(steps, owners=min(owners + 1, len(OWNERS)), epochs=epochs + 1, flights=0)
+        more = replace(
+            steps,
+            owners=min(owners + 1, len(OWNERS)),
+            epochs=epochs + 1,
+            things=things + 1,
+            flights=0,
+        )
         two = replace(steps, runs=2, flights=0)
         cross = replace(two, epochs=1, calls=frozenset[Call]((*WRITES, "acquire", "release")))
         return cls(
             views=(("in flight", steps), ("as one unit", more), ("two runs", two)),
             replayed=(
-                (more, replace(two, epochs=1)) if wide else (replace(steps, flights=0), cross)
+                (replace(more, things=things), replace(two, epochs=1))
+                if wide
+                else (replace(steps, flights=0), cross)
             ),
         )
 
