@@ -7,7 +7,9 @@ date. Nothing of click's formatting is used, so its version does not change the 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,11 +19,13 @@ from rulvar.cli.config import ENVIRONMENT
 from rulvar.cli.exits import MEANINGS
 from rulvar.cli.main import BUILT_IN
 from rulvar.cli.main import main as root
+from rulvar.core.plugins import installed_commands
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "cli.md"
 
 HEAD = f"""\
 # The command line
@@ -71,8 +75,15 @@ error.
 COMMANDS_OF_OTHERS = """\
 ## Commands of other distributions
 
+They are there where their distribution is installed beside `rulvar-cli`; each says which one.
+"""
+
+ADDING = """\
+## Adding a command
+
 A distribution adds a command by an entry point in the group `rulvar.commands`: the name is the
-command's, the value a `click.Command`.
+command's, the value a `click.Command`. A dot in the name puts it into a group that there is:
+`runs.repair-file` is `rulvar runs repair-file`.
 
 ```toml
 [project.entry-points."rulvar.commands"]
@@ -91,27 +102,57 @@ def render() -> str:
     parts = [HEAD.rstrip("\n")]
     parts += [f"| {status.value} | {meaning} |" for status, meaning in MEANINGS.items()]
     parts += ["", "## Commands", ""]
-    for path, command in leaves(root, "rulvar"):
-        parts += [*section(path, command), ""]
-    return "\n".join([*parts, COMMANDS_OF_OTHERS])
+    guests = contributed()
+    for path, command in leaves(root, "rulvar", guests.keys()):
+        if path not in guests:
+            parts += [*section(path, command), ""]
+    parts += [COMMANDS_OF_OTHERS]
+    for path, command in leaves(root, "rulvar", guests.keys()):
+        if path in guests:
+            parts += [*section(path, command, guests[path]), ""]
+    return "\n".join([*parts, ADDING])
 
 
-def leaves(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield our own commands that do something, in the order of the help."""
+def contributed() -> dict[str, str]:
+    """Return the commands that other distributions of this repository add, and by which.
+
+    What else is installed is no part of the page.
+    """
+    members = {_name_of(path) for path in ROOT.glob("packages/*/pyproject.toml")}
+    return {
+        f"rulvar {each.name.replace('.', ' ')}": each.distribution
+        for each in installed_commands()
+        if each.distribution in members
+    }
+
+
+def _name_of(project: Path) -> str:
+    return str(tomllib.loads(project.read_text("utf-8"))["project"]["name"])
+
+
+def leaves(
+    command: click.Command, path: str, guests: Collection[str]
+) -> Iterator[tuple[str, click.Command]]:
+    """Yield the commands that do something, ours and the guests', in the order of the help."""
     if not isinstance(command, click.Group):
         yield path, command
         return
+    ours = BUILT_IN if command is root else command.commands
     context = click.Context(command)
     for name in command.list_commands(context):
-        child = command.get_command(context, name)
-        if child is not None and (command is not root or name in BUILT_IN):
-            yield from leaves(child, f"{path} {name}")
+        there = f"{path} {name}"
+        if name in ours or there in guests:
+            child = command.get_command(context, name)
+            assert child is not None, there
+            yield from leaves(child, there, guests)
 
 
-def section(path: str, command: click.Command) -> list[str]:
-    """Return one command's part of the page."""
+def section(path: str, command: click.Command, distribution: str = "") -> list[str]:
+    """Return one command's part of the page; ``distribution`` is named where it is not ours."""
     pieces = command.collect_usage_pieces(click.Context(command))
     lines = [f"### {path}", "", "```text", " ".join([path, *pieces]), "```", ""]
+    if distribution:
+        lines += [f"From `{distribution}`.", ""]
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         if paragraph.startswith("\b\n"):
             title, *examples = paragraph.removeprefix("\b\n").splitlines()
@@ -131,16 +172,17 @@ def option_row(option: click.Option) -> str:
         notes.append(f"Environment: `{option.envvar}`.")
     if option.show_default and not option.is_flag:
         notes.append(f"Default: {option.default}.")
-    if option.multiple and "several" not in notes[0]:
+    if option.multiple and not {"several", "repeatable"} & set(re.findall(r"\w+", notes[0])):
         notes.append("May be given several times.")
     names = ", ".join(option.opts)
+    value = value.replace("|", "\\|")  # or the table would end its column there
     return f"| `{names}{value}` | {' '.join(notes)} |"
 
 
 def kind_of(option: click.Option) -> str:
     """Return what stands for an option's value."""
     if isinstance(option.type, click.Choice):
-        return "STATUS"
+        return "|".join(str(each) for each in option.type.choices)
     return "N" if isinstance(option.type, click.IntRange) else "TEXT"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,6 +17,23 @@ def test_the_page_of_the_command_line_is_up_to_date() -> None:
         [sys.executable, str(script), "--check"], check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_page_has_every_command_that_a_distribution_of_this_repository_adds() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    projects = [
+        tomllib.loads(path.read_text("utf-8"))["project"]
+        for path in ROOT.glob("packages/*/pyproject.toml")
+    ]
+    sections = {
+        f"### rulvar {name.replace('.', ' ')}\n": project["name"]
+        for project in projects
+        for name in project.get("entry-points", {}).get("rulvar.commands", {})
+    }
+    assert sections
+    for head, distribution in sections.items():
+        assert head in page
+        assert f"From `{distribution}`." in page.partition(head)[2].partition("\n###")[0]
 
 
 def test_the_index_lists_exactly_the_pages_that_exist() -> None:

@@ -45,7 +45,7 @@ class ExitStatus(IntEnum):
 
 MEANINGS: dict[ExitStatus, str] = {
     ExitStatus.DONE: "done: the run ended ok, the check passed, the listing is complete",
-    ExitStatus.FAILED: "the run ended as error, cancelled or exhausted; or: not fenced",
+    ExitStatus.FAILED: "the run ended as error, cancelled or exhausted; or: a check did not pass",
     ExitStatus.USAGE: "nothing was done: usage, configuration, an unknown run, a broken plugin",
     ExitStatus.HELD: "somebody else holds the run now: wait, or take over (rulvar runs take-over)",
     ExitStatus.SUPERSEDED: "superseded: a successor owns the run and goes on with it",

@@ -227,7 +227,7 @@ def main() -> None:
 
     \b
     Examples:
-      rulvar run count --app flows --store sqlite:///runs.db --args '{"folder": "src"}'
+      rulvar run count --app flows --store sqlite:///runs.db --args '"src"'
       rulvar worker --app flows --store sqlite:///runs.db
       rulvar runs ls --status running
       rulvar fencing check --probe

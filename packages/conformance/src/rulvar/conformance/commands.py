@@ -36,11 +36,14 @@ def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool)
     type=click.Choice([str(reach) for reach in Reach]),
     help="How far the store's state reaches; taken from the URL by default.",
 )
-@click.option("--seed", type=int, help="Make the random choices again.")
-@click.option("--effort", type=int, default=1, help="More races and histories: 1, 2, ...")
+@click.option("--seed", type=int, metavar="N", help="Make the random choices again.")
+@click.option(
+    "--effort", type=int, metavar="N", default=1, help="More races and histories: 1, 2, ..."
+)
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
+    metavar="N",
     default=JOBS,
     show_default=True,
     help="Clauses at once, where that proves as much.",

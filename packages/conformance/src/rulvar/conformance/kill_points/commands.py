@@ -55,7 +55,9 @@ def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool)
         context.obj.debug = True
 
 
-@click.command("kill-points")
+@click.command(
+    "kill-points", short_help="Kill a process at every store call; another one finishes."
+)
 @click.argument("url", required=False)
 @click.option("--list", "listing", is_flag=True, help="Show the workloads and leave.")
 @click.option("--workload", multiple=True, metavar="NAME", help="Only this one; repeatable.")
@@ -63,7 +65,9 @@ def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool)
 @click.option("--at", type=int, metavar="N", help="Only the N-th store call.")
 @click.option("--side", type=click.Choice(["before", "after"]), help="With --at: only this side.")
 @click.option("--sample", type=int, metavar="N", help="Only N deaths of each workload.")
-@click.option("--jobs", type=int, default=1, show_default=True, help="Workloads at a time.")
+@click.option(
+    "--jobs", type=int, metavar="N", default=1, show_default=True, help="Workloads at a time."
+)
 @click.option("--stop", is_flag=True, help="End a workload at its first failure.")
 @click.option(
     "--debug",
@@ -111,6 +115,9 @@ def kill_points_command(  # noqa: PLR0917 - click passes them by name
         return
     if url is None:
         message = "a store's URL is missing, as in sqlite:///runs.db"
+        raise click.UsageError(message, context)
+    if side is not None and at is None:
+        message = "--side needs --at: which call is meant?"
         raise click.UsageError(message, context)
     watcher = _Watcher()
     try:

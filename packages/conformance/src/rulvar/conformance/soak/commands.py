@@ -72,18 +72,27 @@ def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool)
         context.obj.debug = True
 
 
-@click.command("soak")
+@click.command("soak", short_help="Storm the store at URL with processes that stop and die.")
 @click.argument("url")
 @click.option("--long", "is_long", is_flag=True, help="Some minutes, as before a release.")
-@click.option("--seed", type=click.IntRange(min=0), help="Make the random choices again.")
-@click.option("--processes", type=int, help="How many storm at once.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), metavar="N", help="Make the random choices again."
+)
+@click.option("--processes", type=int, metavar="N", help="How many storm at once.")
 @click.option("--accepted", type=int, metavar="N", help="At least so many accepted mutations.")
 @click.option("--refused", type=int, metavar="N", help="At least so many refused ones.")
 @click.option("--takeovers", type=int, metavar="N", help="At least so many takeovers.")
-@click.option("--overtaken", type=int, metavar="N", help="Of each surface, calls overtaken.")
-@click.option("--ttl", type=int, metavar="MS", help="How long a lease lives.")
-@click.option("--deadline", type=float, metavar="SECONDS", help="When it has failed.")
-@click.option("--keep", is_flag=True, help="Keep the reports of the processes.")
+@click.option(
+    "--overtaken", type=int, metavar="N", help="At least so many overtaken calls of each surface."
+)
+@click.option("--ttl", type=int, metavar="MS", help="How long a lease lives, in milliseconds.")
+@click.option(
+    "--deadline",
+    type=float,
+    metavar="SECONDS",
+    help="When it ends as not proven, if too little has happened.",
+)
+@click.option("--keep", is_flag=True, help="Keep the reports of the processes after a pass too.")
 @click.option("--report", metavar="FILE", help="Write the report (JSON) there too.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress on standard error.")
 @click.option(
@@ -117,7 +126,10 @@ def soak_command(  # noqa: PLR0917 - click passes them by name
     Ends at the first violation, or when enough has happened: on every surface, under every
     kind of death. Leaves with 0 only when nothing was broken and enough was tried. A relative
     path, and @tmp@, are put into a new folder; at any other place the runs that the storm
-    made are deleted again, and their tombstones stay.
+    made are deleted again when it has passed, and their tombstones stay.
+
+    Without options it is 4 processes and about a minute; it goes on to its deadline of 180
+    seconds where too little has happened by then. With --long, 6 processes and 1,800 seconds.
 
     \b
     Examples:
