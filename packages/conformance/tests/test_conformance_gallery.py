@@ -89,3 +89,12 @@ def test_an_unknown_name_is_an_error_of_the_caller() -> None:
     ended = _run("--only", "reference-no-such")
     assert ended.returncode == 2
     assert "reference-no-such" in ended.stderr
+    assert "--list" in ended.stderr
+
+
+def test_the_list_names_every_defect_and_how_many_there_are() -> None:
+    ended = _run("--list")
+    assert ended.returncode == 0, ended.stderr
+    *names, total = ended.stdout.splitlines()
+    assert [line.split()[0] for line in names] == list(DEFECTS)
+    assert total.startswith(f"{len(DEFECTS)} broken stores (")

@@ -1,6 +1,6 @@
 """Certify every broken store of the gallery: each must fail the clause that it breaks.
 
-    python gallery_run.py [--only NAME] [--times N] [--seed N] [--full] [--json]
+    python gallery_run.py [--list] [--only NAME] [--times N] [--seed N] [--full] [--json]
 
 Prints a line for each defect and leaves with 0 only when all of them were caught, each
 ``--times`` times, and the stores without a defect pass every clause that is named. ``--full``
@@ -73,7 +73,8 @@ class SoundRow:
     def lines(self) -> list[str]:
         """Return the row of the table."""
         verdict = "sound" if self.ok else "FAILED"
-        return [f"{self.name:<44} {self.clauses} named clauses  {verdict}", *self.stories]
+        clauses = f"{self.clauses} named clause{'s' * (self.clauses != 1)}"
+        return [f"{self.name:<44} {clauses}  {verdict}", *self.stories]
 
 
 def caught(found: Defect, seed: int) -> str:
@@ -154,21 +155,37 @@ def _document(rows: list[Row], sound: list[SoundRow]) -> dict[str, object]:
     }
 
 
+def _names(chosen: Iterable[Defect]) -> list[str]:
+    found = list(chosen)
+    names = [f"{each.name:<44} {each.breaks:<32} {each.words}" for each in found]
+    return [*names, f"{len(found)} broken stores ({_tally(stores(found))})"]
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
+        prog="hatch run gallery",
         description="Certify every broken store of the gallery; 0 only when all are caught.",
-        epilog="examples: gallery_run.py --only reference-fence-ignores-owner --full; "
-        "gallery_run.py --times 20 --only sqlite-append-checks-first; gallery_run.py --json",
+        epilog="examples: hatch run gallery --list; "
+        "hatch run gallery --only reference-fence-ignores-owner --full; "
+        "hatch run gallery --times 20 --only sqlite-append-checks-first; "
+        "hatch run gallery --json",
     )
-    parser.add_argument("--only", action="append", metavar="NAME", help="a defect; repeatable")
-    parser.add_argument("--times", type=int, default=1, help="how often each must be caught")
-    parser.add_argument("--seed", type=int, default=0, help="the first seed (default 0)")
+    parser.add_argument("--list", action="store_true", help="show the names and leave")
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", help="only this defect; repeatable"
+    )
+    parser.add_argument(
+        "--times", type=int, metavar="N", default=1, help="how often each must be caught"
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="N", default=0, help="the first seed; 0 by default"
+    )
     parser.add_argument("--full", action="store_true", help="run the whole kit on each as well")
     parser.add_argument("--json", action="store_true", help="print JSON, and rows on stderr")
     options = parser.parse_args()
     unknown = sorted(set(options.only or ()) - DEFECTS.keys())
     if unknown:
-        parser.error(f"no such defect: {', '.join(unknown)}; without --only you see all names")
+        parser.error(f"no such defect: {', '.join(unknown)}; --list shows them all")
     if options.times < 1:
         parser.error(f"--times is 1 or more, not {options.times}")
     return options
@@ -177,6 +194,9 @@ def _options() -> argparse.Namespace:
 def main() -> int:
     """Run the gallery."""
     options = _options()
+    if options.list:
+        _say(_names(DEFECTS[name] for name in options.only or DEFECTS))
+        return 0
     tell: Callable[[Iterable[str]], None] = _quietly if options.json else _say
     chosen = [DEFECTS[name] for name in options.only or DEFECTS]
     seeds = range(options.seed, options.seed + options.times)

@@ -176,7 +176,7 @@ def _add(total: Tally, more: Tally) -> None:
 def table(tallies: Sequence[Tally]) -> Iterator[str]:
     """Yield the lines of the table."""
     yield (
-        f"{'workload':<24}{'setting':<8}{'calls':>6}{'refused':>8}{'points':>8}{'images':>8}"
+        f"{'workload':<28}{'setting':<8}{'calls':>6}{'refused':>8}{'points':>8}{'images':>8}"
         f"{'distinct':>9}{'opened':>8}{'consistent':>11}{'with loss':>10}{'most lost':>10}"
     )
     for tally in tallies:
@@ -194,7 +194,7 @@ def _row(name: str, setting: str, tallies: Sequence[Tally]) -> str:
     most = max(tally.most_missing for tally in tallies)
     lossy = f"{total('lossy'):>10}{most:>10}" if setting == "normal" else f"{'-':>10}{'-':>10}"
     return (
-        f"{name:<24}{setting:<8}{total('calls'):>6}{total('refused'):>8}{total('points'):>8}"
+        f"{name:<28}{setting:<8}{total('calls'):>6}{total('refused'):>8}{total('points'):>8}"
         f"{total('built'):>8}{total('distinct'):>9}{total('opened'):>8}"
         f"{total('consistent'):>11}{lossy}"
     )
@@ -237,18 +237,26 @@ class _Progress:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="power-loss",
+        prog="hatch run power-loss",
         description="Cut the power at every point of every workload, and open what is left.",
         epilog=(
-            "examples: power-loss --images 20000 --seed 7; "
-            "power-loss --durability normal --workload checkpoints --json"
+            "examples: hatch run power-loss --images 20000 --seed 7; "
+            "hatch run power-loss --durability normal --workload checkpoints --json"
         ),
     )
-    parser.add_argument("--images", type=int, default=6_000, help="distinct images (6,000)")
-    parser.add_argument("--seed", type=int, help="the same choices again (default: another one)")
+    parser.add_argument(
+        "--images",
+        type=int,
+        default=6_000,
+        metavar="N",
+        help="about so many images, shared out evenly; 6,000 by default",
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="the same choices again; others each time by default"
+    )
     parser.add_argument("--durability", choices=SETTINGS, help="one setting only")
     parser.add_argument(
-        "--workload", action="append", choices=sorted(WORKLOADS), help="may be repeated"
+        "--workload", action="append", choices=sorted(WORKLOADS), help="only this one; repeatable"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     return parser
