@@ -106,4 +106,7 @@ def main() -> None:
             answer = ("returned", server.perform(message))
         except Exception as error:  # noqa: BLE001 - the other side judges it
             answer = ("raised", _portable(error))
-        send(answers, answer)
+        try:
+            send(answers, answer)
+        except BrokenPipeError:
+            os._exit(1)  # nobody is left to answer to: not even the pipe's own end is of use

@@ -55,6 +55,10 @@ class Child:
             env=os.environ | {IN_CHILD: "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # A group of its own is orphaned when this process dies, however it dies: then the
+            # system ends (SIGHUP) and continues the one that was stopped, which sees no pipe
+            # close. A Ctrl-C comes to this process alone, which ends the others.
+            process_group=0 if hasattr(os, "setpgid") else None,
         )
         send(self._questions, [os.path.abspath(part) for part in sys.path])  # noqa: PTH100
 
