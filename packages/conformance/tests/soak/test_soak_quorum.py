@@ -36,7 +36,7 @@ def enough(here: Ground) -> Progress:
     progress = Progress()
     for op in (*here.surfaces, *here.grants):
         progress.accepted[op] = max(QUORUM.per_surface, QUORUM.accepted)
-        progress.overtaken[op] = QUORUM.overtaken
+        progress.overtaken[op] = QUORUM.overtaken // 2 if op == "revive" else QUORUM.overtaken
     for cell in here.cells:
         progress.refused[cell] = QUORUM.per_cell
     progress.refused["append", ""] = QUORUM.refused

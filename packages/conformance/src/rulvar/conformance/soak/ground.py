@@ -57,6 +57,11 @@ class Ground:
         return "seize" in self.grants
 
     @property
+    def revives(self) -> bool:
+        """Whether a lease that has run out can be revived."""
+        return "revive" in self.surfaces
+
+    @property
     def fatal(self) -> tuple[Death, ...]:
         """The deaths from which somebody takes over."""
         return tuple(death for death in FATAL if death != "seized" or self.seizes)

@@ -58,7 +58,8 @@ class Quorum:
     about the acceptances of each surface, ``per_cell`` about the refusals of each surface
     under each kind of death that can occur, ``per_death`` about the takeovers from each kind
     of death, ``overtaken`` about the calls of each surface that were under way when somebody
-    else was granted the run, ``stops`` and ``kills`` about what was done to the processes.
+    else was granted the run (half as many revivals), ``stops`` and ``kills`` about what was
+    done to the processes.
     """
 
     accepted: int = 2_500
@@ -67,7 +68,7 @@ class Quorum:
     per_surface: int = 12
     per_cell: int = 5
     per_death: int = 6
-    overtaken: int = 24
+    overtaken: int = 20
     stops: int = 60
     kills: int = 5
 

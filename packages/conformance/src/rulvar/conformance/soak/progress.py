@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "Tail"]
 
 _ENDINGS = frozenset({"release", "delete", "delete_whole_run"})
+_MAYBE_ALIVE = frozenset({"", "clock"})
 _NOT_A_TENURES = frozenset({"foreign", "forged"})
 
 
@@ -95,7 +96,7 @@ class Progress:
         self._open: dict[str, _Open] = {}
         self._tenures: dict[str, dict[int, _Tenure]] = {}
         self._held: dict[int, set[tuple[str, int]]] = {}
-        self._latest: dict[str, tuple[int, int, int, int]] = {}
+        self._grants: dict[str, dict[int, tuple[int, int, int]]] = {}
 
     def take(self, event: dict[str, object]) -> None:
         """Count one event."""
@@ -187,8 +188,9 @@ class Progress:
             self._landed(attempt, process, cast("int | None", event.get("granted")))
             self.touched[attempt.run_id] = returned_at
             if attempt.op in GRANTS:
-                granted = cast("int", event.get("granted"))
-                self._latest[attempt.run_id] = (granted, process, attempt.at, returned_at)
+                grants = self._grants.setdefault(attempt.run_id, {})
+                epoch = cast("int", event.get("granted"))
+                grants[epoch] = (process, attempt.at, returned_at)
         elif outcome == "refused":
             self.refused[attempt.op, attempt.death] += 1
             self.reasons[reason] += 1
@@ -199,12 +201,14 @@ class Progress:
             self.unknown += 1
 
     def _count_overtaken(self, attempt: _Open, process: int, returned_at: int) -> None:
-        latest = self._latest.get(attempt.run_id)
-        if latest is None or attempt.death in _NOT_A_TENURES:
+        """Count a call if it was the holder's when it began, and no longer when it ended."""
+        grants = self._grants.get(attempt.run_id)
+        if not grants or (attempt.death not in _MAYBE_ALIVE and attempt.op != "revive"):
             return
-        epoch, by, invoked, granted = latest
-        mine = 0 if attempt.lease is None else attempt.lease[2]
-        if by != process and epoch > mine and attempt.at < invoked and granted < returned_at:
+        # By the very next one: after that, nothing could have come of it in any case.
+        epoch = max(grants) if attempt.lease is None else attempt.lease[2] + 1
+        by, invoked, granted = grants.get(epoch, (process, 0, 0))
+        if by != process and attempt.at < invoked and granted < returned_at:
             self.overtaken[attempt.op] += 1
 
     def _landed(self, attempt: _Open, process: int, granted: int | None) -> None:

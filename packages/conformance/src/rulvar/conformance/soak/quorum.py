@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rulvar.conformance.soak.ground import Ground
+    from rulvar.conformance.soak.history import Operation
     from rulvar.conformance.soak.plan import Quorum
     from rulvar.conformance.soak.progress import Progress
 
@@ -64,7 +65,7 @@ def shortfall(progress: Progress, ground: Ground, quorum: Quorum) -> list[Thin]:
             for op in (*ground.surfaces, *ground.grants)
         ),
         *(
-            Thin(op, "overtaken", progress.overtaken[op], quorum.overtaken)
+            Thin(op, "overtaken", progress.overtaken[op], _overtaken(op, quorum))
             for op in (*ground.surfaces, *ground.grants)
         ),
         *(
@@ -75,6 +76,11 @@ def shortfall(progress: Progress, ground: Ground, quorum: Quorum) -> list[Thin]:
     ]
     thin = [each for each in numbers if each.missing > 0]
     return sorted(thin, key=lambda each: each.have / each.need)
+
+
+def _overtaken(op: Operation, quorum: Quorum) -> int:
+    # There is little time in which a lease has run out and nobody else has the run.
+    return max(1, quorum.overtaken // 2) if op == "revive" else quorum.overtaken
 
 
 def thin_names(thin: list[Thin]) -> dict[str, int]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Trap", "Word"]
 
 _FIRST_GUESS_S = 0.000_5
-_LONGEST_S = 0.02
+_AT_MOST = 3
 _OVERHEAD_S = 0.000_05
 _TOO_LONG_TO_SPIN_S = 0.002
 
@@ -74,7 +74,7 @@ class Trap:
     def during(self, op: str, part: float | None, call: Callable[[], object]) -> object:
         """Make a call, and stop in the middle of it: after that part of what it usually takes.
 
-        None for no stop.
+        None for no stop. A part of more than 1 is for calls that have to wait.
         """
         usual_s = self._usual_s.get(op, _FIRST_GUESS_S)
         if part is not None:
@@ -84,23 +84,30 @@ class Trap:
             self._set.release()
         began = time.perf_counter()
         try:
-            return call()
+            value = call()
         finally:
             self._inside = False
-            if part is None:
-                took_s = min(_LONGEST_S, time.perf_counter() - began)
-                self._usual_s[op] = 0.8 * usual_s + 0.2 * took_s
+        if part is None:
+            # A refused call, which raises, is over before the part that matters; a long one
+            # had to wait.
+            took_s = min(_AT_MOST * usual_s, time.perf_counter() - began)
+            self._usual_s[op] = 0.8 * usual_s + 0.2 * took_s
+        return value
 
     def _run(self) -> None:
+        spins = True
         while True:
             self._set.acquire()
             if self._ended:
                 return
             until = time.perf_counter() + self._delay_s
-            if self._delay_s > _TOO_LONG_TO_SPIN_S:
+            # One way is exact, but takes the other thread's turns away; so each has its turn.
+            if spins and self._delay_s < _TOO_LONG_TO_SPIN_S:
+                while time.perf_counter() < until:
+                    pass
+            elif self._delay_s > 0:
                 time.sleep(self._delay_s)
-            while time.perf_counter() < until:
-                pass  # the other thread has its turns meanwhile, only shorter ones
+            spins = not spins
             if self._inside:
                 os.write(self._file, b".")
                 os.kill(os.getpid(), signal.SIGSTOP)

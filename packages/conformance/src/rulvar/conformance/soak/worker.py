@@ -168,6 +168,8 @@ class _Worker:
             self._asleep.remove(entry)
             _, since, tenure = entry
             tenure.mark_if_run_out("stalled", self._ttl_ns, since, instant)
+            if self._ground.revives and self._chance(0.6):
+                self._revive(tenure)
             self._bury(tenure, self._choices.randrange(8, 24))
 
     # --- taking runs --------------------------------------------------------------------------
@@ -268,7 +270,7 @@ class _Worker:
             return
         tenure = self._choices.choice(self._live)
         thin = self._thin_endings(tenure)
-        if thin and self._chance(0.2):
+        if thin and self._chance(0.3):
             self._make(tenure, self._choices.choice(thin))
         elif instant < tenure.until:
             self._make(tenure, self._pick(tenure.weights))
@@ -292,15 +294,15 @@ class _Worker:
         return self._choices.choices(list(weights), shares)[0]
 
     def _finish(self, tenure: Tenure, instant: int) -> None:
-        deletes = self._ground.deletes
+        deletes, sleepy = self._ground.deletes, "revive overtaken" in self._orders.thin
         if tenure.side and deletes and self._chance(0.6):
             self._make(tenure, self._choices.choice(deletes))
-        elif self._clock.ahead or self._chance(0.5):
+        elif self._clock.ahead or self._chance(0.2 if sleepy else 0.5):
             self._make(tenure, "release")
-        elif self._chance(0.6):
+        elif self._chance(0.9 if sleepy else 0.6):
             # It sleeps while others work: nobody renews it.
             self._live.remove(tenure)
-            wait = self._choices.uniform(1.02, 2.0)
+            wait = self._choices.uniform(1.02, 1.2 if sleepy else 2.0)
             until = tenure.renewed_at + int(wait * self._ttl_ns)
             self._asleep.append((until, instant, tenure))
         else:
@@ -347,11 +349,11 @@ class _Worker:
         if (
             self._orders.traps
             and f"{op} overtaken" in self._orders.thin
-            and instant - self._trapped_at > self._ttl_ns // 16
-            and self._chance(0.6)
+            and instant - self._trapped_at > self._ttl_ns // 32
+            and self._chance(0.9)
         ):
             self._trapped_at = instant
-            part = self._choices.random()
+            part = 4 * self._choices.random() ** 2
         return lambda call: self._trap.during(op, part, call)
 
     def _learn(self, tenure: Tenure, op: Operation, blow: Blow, answer: Answer) -> None:
@@ -378,8 +380,8 @@ class _Worker:
             holder = answer.holder or self._desk.holder(tenure.lease.run_id)[0]
             if holder.startswith(OPERATOR):
                 tenure.death = "seized"
-        if answer.reason == "expired" and "revive" in self._ground.surfaces:
-            self._blow_with(tenure, "revive")
+        if answer.reason == "expired" and self._ground.revives:
+            self._revive(tenure)
         self._bury(tenure, self._choices.randrange(6, 16))
 
     def _bury(self, tenure: Tenure, strikes: int) -> None:
@@ -416,11 +418,11 @@ class _Worker:
             blow = blow._replace(run_id=self._choices.choice(others))
         self._desk.strike(self._dead.surface(death, self._orders.thin), blow)
 
-    def _blow_with(self, tenure: Tenure, op: Operation | None = None) -> None:
+    def _blow_with(self, tenure: Tenure) -> None:
         """Strike with a tenure that is dead, as far as anybody knows."""
-        op = self._dead.surface(tenure.death, self._orders.thin) if op is None else op
+        op = self._dead.surface(tenure.death, self._orders.thin)
         blow = self._blow(tenure, far=True)
-        answer = self._desk.strike(op, blow, self._in_danger(op))
+        answer = self._desk.strike(op, blow)
         if answer.granted is not None:
             self._begin(answer.granted)
         elif answer.landed and op in _ENDINGS:
@@ -429,6 +431,13 @@ class _Worker:
             self._learn(tenure, op, blow, answer)
         elif answer.landed:
             self._learn(tenure, op, blow, answer)
+
+    def _revive(self, tenure: Tenure) -> None:
+        """Ask for the next epoch of a lease that has run out, before somebody else does."""
+        blow = self._blow(tenure)
+        answer = self._desk.strike("revive", blow, self._in_danger("revive"))
+        if answer.granted is not None:
+            self._begin(answer.granted)
 
     # --- misfortune ---------------------------------------------------------------------------
 
