@@ -112,7 +112,7 @@ class Invariant(NamedTuple):
 
 
 def due(moment: Moment) -> str:  # noqa: PLR0911 - one return for each reason
-    """Return the reason that the lease is to be refused with, in the design's order, or ''."""
+    """Return the reason that the lease is to be refused with, in the contract's order, or ''."""
     lease, truth = moment.action.lease, moment.truth
     if lease is None:
         return ""
@@ -323,7 +323,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "the-reason-is-the-first-that-holds",
-        "a refusal gives the reason that comes first in the design's order, before the seq guard",
+        "a refusal gives the reason that comes first in the contract's order, before the seq guard",
         _reason,
         words=_NO,
     ),
