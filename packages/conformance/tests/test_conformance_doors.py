@@ -55,6 +55,19 @@ def test_the_module_answers_1_when_a_clause_fails_and_2_when_it_cannot_begin(
     assert "Z9" in capsys.readouterr().err
 
 
+def test_what_cannot_be_written_or_waited_for_is_refused_before_a_clause_is_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option in ("--certificate", "--badge"):
+        assert main([URL, "--only", "A5*", option, str(tmp_path / "no" / "c.json")]) == 2
+        assert "create it first" in capsys.readouterr().err
+        assert main([URL, "--only", "A5*", option, str(tmp_path)]) == 2
+        assert "name a file in it" in capsys.readouterr().err
+    for seconds in ("0", "-5", "nan", "inf"):
+        assert main([URL, "--only", "A5*", f"--deadline={seconds}"]) == 2
+        assert "above 0" in capsys.readouterr().err
+
+
 def test_the_module_lists_every_clause(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()

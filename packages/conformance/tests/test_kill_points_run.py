@@ -65,6 +65,7 @@ def test_every_workload_that_applies_recovers_on_the_file_store() -> None:
     odd = {row.workload: row.outcome for row in report.workloads if row.outcome != "recovered"}
     assert odd == {"renewal": "does not apply"}
     assert (report.clock, report.deaths) == ("none", 2 * (len(WORKLOADS) - 1))
+    assert report.every_workload
 
 
 @posix
@@ -116,11 +117,16 @@ def test_what_cannot_be_asked_for_is_refused_before_any_process(
     refused("at is 1 or more", at=0)
     refused("sample is 1 or more", sample=0)
     refused("jobs is 1 or more", jobs=0)
+    refused("deadline_s is 1 or more", deadline_s=0)
     refused("needs at", side="after")
     refused("give one of them", at=1, sample=1)
     refused("reach 'object'", subject=UrlSubject("memory://"))
     within = FactorySubject("within", openers.open_sound, reach=Reach.PROCESS)
     refused("reach 'process'", subject=within)
+    with pytest.raises(ConfigError) as error:
+        kill_points(UrlSubject("sqlite:////no/such/folder/runs.db"))
+    assert "create it first" in str(error.value)
+    assert "Traceback" not in str(error.value)
     with monkeypatch.context() as patch:
         patch.setenv(IN_CHILD, "1")
         refused('under if __name__ == "__main__"')
@@ -167,7 +173,7 @@ def test_the_command_prints_the_table_and_answers_0() -> None:
     head, row, _, sums, verdict = done.stdout.splitlines()
     assert head.split() == ["workload", "calls", "deaths", "recovered", "seconds"]
     assert row.split()[:4] == ["delete", "3", "1", "1"]
-    assert "some kill points; 1 deaths, 1 recovered, 1 runs unharmed" in sums
+    assert "some kill points, not of every workload; 1 deaths, 1 recovered, 1 runs" in sums
     assert verdict == "ok"
 
 
@@ -178,6 +184,7 @@ def test_the_command_answers_1_when_nobody_died_and_its_json_says_so() -> None:
     assert done.exit_code == 1
     report = json.loads(done.stdout)
     assert (report["ok"], report["everyPoint"], report["deaths"]) == (False, False, 0)
+    assert report["everyWorkload"] is False
     [row] = report["workloads"]
     assert (row["outcome"], row["reason"]) == ("failed", "0 deaths, 3 runs unharmed")
 

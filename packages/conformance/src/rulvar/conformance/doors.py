@@ -7,11 +7,13 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rulvar.conformance.outfiles import check_out_file
 from rulvar.conformance.progress import Progress
 from rulvar.conformance.registry import chosen
 from rulvar.conformance.reporting import listing, report
 from rulvar.conformance.runner import DEADLINE_S, JOBS, certify
 from rulvar.conformance.subject import UrlSubject
+from rulvar.conformance.terminated import cleans_up_at_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,9 +67,12 @@ def run_order(order: Order, *, write: Callable[[str], None]) -> bool:
     conformant. Raises `ConfigError` and `PluginError` for what is wrong in the order, and
     the store's own error when it cannot be opened.
     """
+    check_out_file("--certificate", order.certificate)
+    check_out_file("--badge", order.badge)
     progress = Progress(len(chosen(order.only or None)))
     # What a store prints is not part of the report.
-    with redirect_stdout(sys.stderr), nullcontext() if order.quiet else progress:
+    told = nullcontext() if order.quiet else progress
+    with cleans_up_at_sigterm(), redirect_stdout(sys.stderr), told:
         certificate = certify(
             UrlSubject(order.url, reach=order.reach),
             level=order.level or None,

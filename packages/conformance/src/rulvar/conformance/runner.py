@@ -131,6 +131,9 @@ class Certification:
         effort: int = 1,
     ) -> None:
         _at_least_one("effort", effort)
+        if not 0 < deadline_s <= threading.TIMEOUT_MAX:
+            message = f"deadline_s={deadline_s}: give the seconds that one clause may take, above 0"
+            raise ConfigError(message)
         if IN_CHILD in os.environ:
             message = (
                 "a script that is being certified was imported by the kit, and certified again: "

@@ -11,8 +11,10 @@ cover most stores:
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["FactorySubject", "Home", "Opener", "Place", "Subject", "UrlSubject"]
 
 _TMP = "@tmp@"
+_folders: dict[Path, int] = {}
+"""The folders of places that were not discarded yet, each with the process that made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,8 @@ class Place:
         self._opener = opener
         self._no_opener = no_opener
         self._folder = folder
+        if folder is not None:
+            _folders[folder] = os.getpid()
 
     def open(self) -> Stores:
         """Open a handle to this state. Raises `NotVerified` where a second one cannot be."""
@@ -115,7 +121,16 @@ class Place:
                     stores.close()
         finally:
             if self._folder is not None:
+                _folders.pop(self._folder, None)
                 shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@atexit.register
+def _remove_the_rest() -> None:
+    """Remove the folders of places that nobody came to discard: after Ctrl-C, or for a hang."""
+    for folder, maker in tuple(_folders.items()):
+        if maker == os.getpid():  # in a fork they are still another's
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Subject(Protocol):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from rulvar.conformance.subject import UrlSubject
+from rulvar.conformance.terminated import cleans_up_at_sigterm
 
 if TYPE_CHECKING:
     from rulvar.conformance.kill_points.deaths import Death
@@ -121,17 +122,18 @@ def kill_points_command(  # noqa: PLR0917 - click passes them by name
         raise click.UsageError(message, context)
     watcher = _Watcher()
     try:
-        report = kill_points(
-            UrlSubject(url),
-            workloads=workload or None,
-            exclude=exclude,
-            at=at,
-            side=cast("Side | None", side),
-            sample=sample,
-            jobs=jobs,
-            stop_at_failure=stop,
-            progress=watcher,
-        )
+        with cleans_up_at_sigterm():
+            report = kill_points(
+                UrlSubject(url),
+                workloads=workload or None,
+                exclude=exclude,
+                at=at,
+                side=cast("Side | None", side),
+                sample=sample,
+                jobs=jobs,
+                stop_at_failure=stop,
+                progress=watcher,
+            )
     finally:
         watcher.end()
     click.echo(report.to_json() if as_json else report.text())

@@ -90,10 +90,12 @@ class _Scene:
 
     def close(self) -> None:
         """Remove all that there was."""
-        if not self.place.fresh:
-            self.play("clear", died=True)
-        self.place.discard()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            if not self.place.fresh:
+                self.play("clear", died=True)
+        finally:
+            self.place.discard()
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def calibrate(subject: Subject, children: Children, deadline_s: int) -> tuple[ClockOfLeases, bool]:
@@ -123,7 +125,7 @@ def calibrate(subject: Subject, children: Children, deadline_s: int) -> tuple[Cl
 def _answer(subject: Subject, scene: _Scene, part: Part) -> object:
     answer = scene.play(part)
     if not isinstance(answer.value, Looked):
-        message = f"{subject.name} cannot be used by another process: {answer.text}"
+        message = f"{subject.name} cannot be used by another process: {answer.reason}"
         raise ConfigError(message)
     return answer.value.result
 

@@ -38,6 +38,11 @@ class Ended:
     value: object = None
     text: str = ""
 
+    @property
+    def reason(self) -> str:
+        """The last line of ``text``: of a traceback, what was raised."""
+        return self.text.rpartition("\n")[2]
+
 
 def preload(stores: Stores | None, tell: Callable[[object], None], names: Iterable[str]) -> None:
     """Import modules that a forked process had to import, so that the next ones need not."""

@@ -103,7 +103,8 @@ class WorkloadReport:
 class KillPointReport:
     """What became of every workload.
 
-    ``every_point`` is False when only some kill points were asked for; ``clock`` says how
+    ``every_point`` is False when only some kill points were asked for, ``every_workload``
+    when only some workloads were; ``clock`` says how
     leases ran out: ``ahead`` (the next process's clock was), ``waited`` (the store takes its
     time from elsewhere), or ``none`` (it grants none).
     """
@@ -112,6 +113,7 @@ class KillPointReport:
     every_point: bool
     clock: ClockOfLeases
     duration_s: float
+    every_workload: bool
     workloads: tuple[WorkloadReport, ...]
 
     @property
@@ -148,6 +150,7 @@ class KillPointReport:
             "store": self.store,
             "ok": self.ok,
             "everyPoint": self.every_point,
+            "everyWorkload": self.every_workload,
             "clock": self.clock,
             "deaths": self.deaths,
             "recovered": sum(each.recovered for each in self.workloads),
@@ -182,6 +185,7 @@ class KillPointReport:
         skipped = sum(each.skipped for each in self.workloads)
         processes = sum(each.processes for each in self.workloads)
         which = "every kill point" if self.every_point else "some kill points"
+        which += "" if self.every_workload else ", not of every workload"
         clock = {
             "ahead": "leases ran out on a clock set ahead",
             "waited": "leases were waited for: the store does not go by this machine's clock",

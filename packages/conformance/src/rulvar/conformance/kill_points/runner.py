@@ -20,7 +20,7 @@ from rulvar.conformance.kill_points.deaths import calibrate, die
 from rulvar.conformance.kill_points.judge import Finding
 from rulvar.conformance.kill_points.report import Failure, KillPointReport, WorkloadReport
 from rulvar.conformance.kill_points.witness import KillPoint
-from rulvar.conformance.kill_points.workloads import chosen_workloads
+from rulvar.conformance.kill_points.workloads import WORKLOADS, chosen_workloads
 from rulvar.conformance.subject import UrlSubject
 from rulvar.core.errors import ConfigError
 
@@ -74,7 +74,7 @@ def kill_points(
     exclude = tuple(exclude)
     chosen = chosen_workloads(workloads, exclude)
     _check_here(subject, chosen)
-    _check_numbers(at=at, side=side, sample=sample, jobs=jobs)
+    _check_numbers(at=at, side=side, sample=sample, jobs=jobs, deadline_s=deadline_s)
     began = time.monotonic()
     children = Children()
     try:
@@ -92,7 +92,12 @@ def kill_points(
             progress=progress or (lambda _death: None),
         )
         with ThreadPoolExecutor(jobs) as pool:
-            rows = list(pool.map(partial(_run_workload, order), chosen))
+            try:
+                rows = list(pool.map(partial(_run_workload, order), chosen))
+            except BaseException:
+                # Without their processes, the workloads under way end now, and not in a minute.
+                children.end()
+                raise
     finally:
         children.end()
     left_out = chosen_workloads(set(exclude), ()) if exclude else []
@@ -100,6 +105,7 @@ def kill_points(
     return KillPointReport(
         store=subject.name,
         every_point=at is None and sample is None,
+        every_workload=len(chosen) == len(WORKLOADS),
         clock=clock,
         duration_s=time.monotonic() - began,
         workloads=tuple(rows),
@@ -127,11 +133,12 @@ def _check_here(subject: Subject, chosen: list[Workload]) -> None:
         raise ConfigError(message)
 
 
-def _check_numbers(*, at: int | None, side: Side | None, sample: int | None, jobs: int) -> None:
-    for what, value in (("at", at), ("sample", sample), ("jobs", jobs)):
+def _check_numbers(*, side: Side | None, **numbers: int | None) -> None:
+    for what, value in numbers.items():
         if value is not None and value < 1:
             message = f"{what} is 1 or more, not {value}"
             raise ConfigError(message)
+    at, sample = numbers["at"], numbers["sample"]
     if side is not None and at is None:
         message = f"side={side!r} needs at: which call is meant?"
         raise ConfigError(message)

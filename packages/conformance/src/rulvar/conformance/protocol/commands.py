@@ -13,6 +13,7 @@ from rulvar.conformance.protocol.report import as_json, interleavings, page
 from rulvar.conformance.protocol.state import OWNERS
 from rulvar.conformance.protocol.survey import Found, Plan, look_for, survey
 from rulvar.conformance.subject import FactorySubject, UrlSubject
+from rulvar.conformance.terminated import cleans_up_at_sigterm
 from rulvar.core.errors import ConfigError, RulvarError
 from rulvar.core.testing import reference_stores
 
@@ -116,10 +117,14 @@ def main(arguments: list[str] | None = None) -> int:
             return 0 if _show_guards(given) else 1
         subjects: list[Subject] = [] if given.no_replay else [reference_subject()]
         subjects += [UrlSubject(url) for url in given.urls]
-        done = survey(plan, subjects, tell=_tell)
+        with cleans_up_at_sigterm():
+            done = survey(plan, subjects, tell=_tell)
     except RulvarError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
     if given.json:
         _print(json.dumps(as_json(done), indent=2))
     else:
