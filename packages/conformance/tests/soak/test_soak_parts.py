@@ -157,6 +157,42 @@ def test_a_look_counts_only_while_nobody_was_granted_the_run_after(tmp_path: Pat
     assert not read_history(tmp_path).seen
 
 
+def test_a_look_that_nobody_can_vouch_for_is_none_and_the_lease_must_not_be_used(
+    tmp_path: Path,
+) -> None:
+    class Plain:
+        """No view of the leases: only a renewal shows that one is held."""
+
+        def __init__(self) -> None:
+            self.inner = inner = ReferenceStore()
+            self.load, self.list_runs, self.put_meta = (
+                inner.load,
+                inner.list_runs,
+                inner.put_meta,
+            )
+            self.append, self.delete = inner.append, inner.delete
+            self.acquire, self.release = inner.acquire, inner.release
+            self.renewals: list[Exception] = [StoreBusyError("busy")] * 2
+
+        def renew(self, lease: Lease, /) -> None:
+            if self.renewals:
+                raise self.renewals.pop()
+            self.inner.renew(lease)
+
+    store = Plain()
+    desk = Desk(Stores(store, store.inner.transcripts()), Recorder(tmp_path, 1, 1), blobs=True)
+    lease = desk.acquire("r", "w1").granted
+    assert lease is not None
+    assert desk.look(lease) is not None
+    store.renewals = [StoreBusyError("busy")] * 9
+    with pytest.raises(StoreBusyError):
+        desk.look(lease)
+    store.renewals = []
+    store.inner.seize("r", "operator-2")
+    assert desk.look(lease) is None
+    assert len(read_history(tmp_path).seen) == 1
+
+
 # --- tenures and what the next life inherits --------------------------------------------------
 
 

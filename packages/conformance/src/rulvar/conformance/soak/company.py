@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.children import Child, ChildDied
+from rulvar.conformance.children import Child
 from rulvar.conformance.soak.trap import Word
+from rulvar.core.errors import StoreBusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,31 +19,66 @@ if TYPE_CHECKING:
 
 __all__ = ["Contestant", "Spares"]
 
+_TRIES = 20
+"""How often a store that is busy is opened again."""
+
+
+class _Spare:
+    """A process that opens the stores, however busy they are, and then waits to be used."""
+
+    def __init__(self, opener: Opener) -> None:
+        self.child = Child()
+        self._opener = opener
+        self._opened = threading.Event()
+        self._error: Exception | None = None
+        threading.Thread(target=self._open, daemon=True).start()
+
+    def _open(self) -> None:
+        try:
+            for tries_left in reversed(range(_TRIES)):
+                try:
+                    self.child.open(self._opener)
+                except StoreBusyError:
+                    if not tries_left:
+                        raise
+                else:
+                    return
+        except Exception as error:  # noqa: BLE001 - raised where it is used
+            self._error = error
+        finally:
+            self._opened.set()
+
+    def begin(self, *message: object) -> None:
+        """Send a message once the stores are open. Raises what opening raised."""
+        self._opened.wait()
+        if self._error is not None:
+            raise self._error
+        self.child.begin(*message)
+
 
 class Spares:
-    """One process that has the stores open already: starting Python takes longer than a lease."""
+    """One process in reserve: starting Python takes longer than a lease."""
 
     def __init__(self, opener: Opener) -> None:
         self._opener = opener
-        self._spare: Child | None = None
+        self._spare: _Spare | None = None
 
     def prepare(self) -> None:
         """Start it, unless there is one."""
         if self._spare is None:
-            self._spare = Child()
-            self._spare.begin("open", self._opener)
+            self._spare = _Spare(self._opener)
 
-    def take(self) -> Child:
+    def take(self) -> _Spare:
         """Return it."""
         self.prepare()
-        child, self._spare = self._spare, None
-        assert child is not None
-        return child
+        spare, self._spare = self._spare, None
+        assert spare is not None
+        return spare
 
     def end(self) -> None:
         """End it."""
         if self._spare is not None:
-            self._spare.end()
+            self._spare.child.end()
             self._spare = None
 
 
@@ -66,18 +102,19 @@ class Contestant:
         """Begin the next life."""
         self.life += 1
         self.frozen = False
-        child = self._child = self._spares.take()
+        spare = self._spares.take()
+        self._child = spare.child
         ended = self._ended = threading.Event()
-        child.begin("run", self._work, (replace(self._post, life=self.life),))
-        self._waiting = threading.Thread(target=self._wait, args=(child, ended), daemon=True)
+        post = replace(self._post, life=self.life)
+        self._waiting = threading.Thread(target=self._run, args=(spare, post, ended), daemon=True)
         self._waiting.start()
 
-    def _wait(self, child: Child, ended: threading.Event) -> None:
+    def _run(self, spare: _Spare, post: Post, ended: threading.Event) -> None:
         try:
-            child.answer()
-            child.answer()
+            spare.begin("run", self._work, (post,))
+            spare.child.answer()
         except Exception as error:  # noqa: BLE001 - the coordinator judges it
-            if child is self._child:
+            if spare.child is self._child:
                 self.error = error
         finally:
             ended.set()
@@ -110,8 +147,3 @@ class Contestant:
     def wait(self, seconds: float) -> bool:
         """Wait until it ends by itself; return whether it did."""
         return self._ended.wait(seconds)
-
-    @property
-    def died(self) -> bool:
-        """Whether it ended without having been told to, and without an error of the store."""
-        return isinstance(self.error, ChildDied)

@@ -209,8 +209,9 @@ class Desk:
     def look(self, lease: Lease) -> Look | None:
         """Read and report the whole run that was just granted.
 
-        None when nobody can say that it was all read under that lease: the process may have
-        been away in the middle of it, and a successor may have written.
+        None when it is gone: the process may have been away in the middle of it, and a
+        successor may have written. Raises `StoreBusyError` when nobody can say: then nothing
+        may be written under that lease.
         """
         for _ in range(_LOOKS):
             try:
@@ -223,14 +224,19 @@ class Desk:
                 lease.run_id, lease=lease, journal=look.journal, row=look.row, blobs=look.blobs
             )
             return look
-        return None
+        message = f"run {lease.run_id} could not be looked at"
+        raise StoreBusyError(message, run_id=lease.run_id)
 
     def _holds(self, lease: Lease) -> bool:
         """Whether no later epoch was granted by now; the lease may have run out."""
         if self._shows_leases:
             info = self._journal.get_lease(lease.run_id)
             return info is not None and (info.owner, info.epoch) == (lease.owner, lease.epoch)
-        return self.strike("renew", Blow(lease.run_id, lease, "", 0, 0, "", 0)).landed
+        answer = self.strike("renew", Blow(lease.run_id, lease, "", 0, 0, "", 0))
+        if answer.outcome in {"nothing", "unknown"}:
+            message = f"the lease of run {lease.run_id} could not be renewed"
+            raise StoreBusyError(message, run_id=lease.run_id)
+        return answer.landed
 
     def holder(self, run_id: str) -> tuple[str, bool]:
         """Return who has the run, and whether that lease is live; ("", False) if unknown."""

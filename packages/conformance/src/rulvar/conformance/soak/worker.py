@@ -22,6 +22,7 @@ from rulvar.conformance.soak.misfortune import WrongClock, block, stall
 from rulvar.conformance.soak.orders import OrdersFile
 from rulvar.conformance.soak.tenures import Tenure, inherit
 from rulvar.conformance.soak.trap import Trap
+from rulvar.core.errors import StoreBusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -139,7 +140,11 @@ class _Worker:
         for each in inherit(self._folder, self._process, self._life - 1):
             tenure = self._tenure(each.lease)
             tenure.death = "killed"
-            if not each.looked and (look := self._desk.look(each.lease)) is not None:
+            try:
+                look = None if each.looked else self._desk.look(each.lease)
+            except StoreBusyError:
+                continue
+            if look is not None:
                 tenure.tail = look.tail
             # Some go on at once, under a lease that may still be live; some wait.
             wait = self._choices.choice((0.0, 0.0, 0.6, 1.2))
@@ -190,7 +195,10 @@ class _Worker:
         """Look at a run that was just granted, and work on it from then on."""
         tenure = self._tenure(lease)
         self._held_since.pop(lease.run_id, None)
-        look = self._desk.look(lease)
+        try:
+            look = self._desk.look(lease)
+        except StoreBusyError:
+            return  # it may be live, and must not be used: let it run out
         if look is None:
             self._bury(tenure, 4)
             return
