@@ -36,15 +36,16 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
-    value: object = getattr(module, name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a visible one would make every misspelt name an object, not an error
 
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+        value: object = getattr(module, name)
+        globals()[name] = value
+        return value
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["SqliteStore", "SqliteTranscripts"]
 
 
-def __getattr__(name: str) -> object:
-    if name == "SqliteStore":
-        from rulvar.stores.sqlite.store import SqliteStore  # noqa: PLC0415 - on demand
+if not TYPE_CHECKING:  # a visible one would make every misspelt name an object, not an error
 
-        return SqliteStore
-    if name == "SqliteTranscripts":
-        from rulvar.stores.sqlite.twin import SqliteTranscripts  # noqa: PLC0415 - on demand
+    def __getattr__(name: str) -> object:
+        if name == "SqliteStore":
+            from rulvar.stores.sqlite.store import SqliteStore  # noqa: PLC0415 - on demand
 
-        return SqliteTranscripts
-    message = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(message)
+            return SqliteStore
+        if name == "SqliteTranscripts":
+            from rulvar.stores.sqlite.twin import SqliteTranscripts  # noqa: PLC0415 - on demand
+
+            return SqliteTranscripts
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
