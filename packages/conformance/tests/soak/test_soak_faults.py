@@ -47,6 +47,10 @@ class Puppet:
     def kill(self) -> None:
         self.ended = True
 
+    def wait(self, seconds: float) -> bool:
+        assert seconds <= 0.2
+        return self.ended
+
 
 class Scene:
     """Three contestants, two bystanders, and a clock that stands still until it is told."""
@@ -204,3 +208,22 @@ def test_the_same_seed_stops_the_same_processes_for_the_same_times(tmp_path: Pat
         assert first == again
         assert len(first) >= 30
         assert chosen(tmp_path / "c", 8) != first
+
+
+def test_one_that_a_trap_stops_when_all_is_over_is_let_go_on_all_the_same(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, hangs = scene.puppets[:2]
+    thawed: list[int] = []
+
+    def thaw() -> None:
+        # It has ended by itself at the second time: the trap has closed after the first.
+        thawed.append(late.process)
+        late.ended = len(thawed) == 2
+
+    monkeypatch.setattr(late, "thaw", thaw)
+    contestants = cast("list[Contestant]", scene.puppets)
+    assert scene.faults.wait_for(contestants[0], 60.0)
+    assert thawed == [1, 1]
+    assert not scene.faults.wait_for(contestants[1], 0.05)
+    assert not hangs.ended

@@ -294,6 +294,32 @@ print(trap.during("append", 0.5, lambda: time.sleep(30) or "gone on"), flush=Tru
 """
 
 
+_ORPHANED = """
+import os, sys, time
+from pathlib import Path
+from rulvar.conformance.soak.trap import Trap
+ready, tell = os.pipe()
+parent = os.getpid()
+if os.fork():
+    os.read(ready, 1)
+    os._exit(0)
+trap = Trap(Path(sys.argv[1]), 7)
+os.write(tell, b".")
+while os.getppid() == parent:
+    time.sleep(0.001)
+trap.start()
+print(trap.during("append", 0.0, lambda: time.sleep(0.5) or "gone on"), flush=True)
+"""
+
+
+@POSIX
+def test_a_trap_stops_nobody_when_the_one_who_would_thaw_it_is_gone(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", _ORPHANED, str(tmp_path)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "gone on\n"
+    assert not Word(tmp_path, 7).heard()
+
+
 @POSIX
 def test_a_trap_stops_the_whole_process_inside_the_call_and_leaves_word(tmp_path: Path) -> None:
     word = Word(tmp_path, 7)

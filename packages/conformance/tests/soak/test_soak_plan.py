@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,10 @@ def test_a_quorum_is_changed_number_by_number() -> None:
         {"seed": -1},
         {"records_of_a_run": 1},
         {"largest_blob": 10},
+        {"deadline_s": 0},
+        {"deadline_s": -1},
+        {"deadline_s": float("nan")},
+        {"deadline_s": float("inf")},
     ],
 )
 def test_what_is_no_storm_is_refused_by_name(wrong: dict[str, Any]) -> None:
@@ -64,3 +68,11 @@ def test_the_long_form_is_what_a_release_is_held_to() -> None:
     assert LONG.quorum.takeovers >= 300
     assert LONG.quorum.accepted >= 20_000
     assert LONG.quorum.refused >= 20_000
+
+
+@pytest.mark.parametrize("name", asdict(CI.quorum))
+def test_nothing_at_all_is_no_quorum(name: str) -> None:
+    for number in (0, -1):
+        with pytest.raises(ConfigError, match=f"{name}={number}"):
+            Quorum(**{name: number})
+    assert Quorum(**{name: 1}) != CI.quorum

@@ -18,7 +18,7 @@ import gallery_soak
 from gallery_defects import DEFECTS
 
 from rulvar.conformance import FactorySubject, UrlSubject
-from rulvar.conformance.soak import CI, Plan, Quorum, soak
+from rulvar.conformance.soak import CI, Plan, Quorum, soak, storm
 from rulvar.conformance.soak.commands import soak_command
 from rulvar.core import Stores
 from rulvar.core.errors import ConfigError, StoreCorruptError
@@ -27,7 +27,8 @@ from rulvar.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from rulvar.conformance import Home
-    from rulvar.core import Lease
+    from rulvar.conformance.soak.quorum import Thin
+    from rulvar.core import JournalRecord, Lease
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="stops processes")
 
@@ -116,6 +117,38 @@ def test_an_error_that_is_none_of_the_contract_fails_the_soak() -> None:
         remove(report.folder)
 
 
+class _Unreadable(SqliteStore):
+    def load(self, run_id: str, /) -> list[JournalRecord]:
+        message = "in pieces"
+        raise StoreCorruptError(message, run_id=run_id)
+
+
+def open_unreadable(home: Home) -> Stores:
+    store = _Unreadable(home.folder / "s.db", lease_ttl_ms=home.lease_ttl_ms)
+    return Stores(store, store.transcripts())
+
+
+@pytest.mark.storm
+def test_what_cannot_be_read_at_the_end_is_a_violation_and_the_rest_is_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def calm(self: storm._Soak, *, stop_at_first: bool) -> list[Thin]:
+        assert stop_at_first
+        recorder = self._recorder
+        recorder.invoked(recorder.next_id(), "acquire", "r", lease=None, target="w0")
+        self._progress.touched["r"] = 1
+        return []
+
+    monkeypatch.setattr(storm._Soak, "_storm", calm)
+    report = soak(FactorySubject("unreadable", open_unreadable), SHORT)
+    try:
+        assert not report.passed
+        assert "untyped-error" in report.words()
+        assert "the last look failed: StoreCorruptError: in pieces" in report.text()
+    finally:
+        remove(report.folder)
+
+
 @pytest.mark.storm
 def test_the_command_fails_when_little_has_happened_and_leaves_no_run_behind(
     tmp_path: Path,
@@ -162,6 +195,17 @@ def test_a_store_that_one_process_has_is_refused_and_not_passed() -> None:
         soak(FactorySubject("plain", open_plainly, reach="object"), SHORT)
 
 
-def test_a_store_without_leases_is_refused() -> None:
+def test_a_store_without_leases_is_refused_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(ConfigError, match="has no leases"):
         soak(FactorySubject("journal", open_without_leases), SHORT)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_storm(tmp_path: Path) -> None:
+    nowhere = tmp_path / "no" / "soak.json"
+    done = CliRunner().invoke(soak_command, ["sqlite:///s.db", "--report", str(nowhere)])
+    assert isinstance(done.exception, ConfigError)
+    assert "create it first" in str(done.exception)

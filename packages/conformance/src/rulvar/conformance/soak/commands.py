@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rulvar.conformance.outfiles import check_out_file
 from rulvar.conformance.soak.plan import CI, LONG
 from rulvar.conformance.soak.storm import soak
 from rulvar.conformance.subject import UrlSubject
+from rulvar.conformance.terminated import cleans_up_at_sigterm
 from rulvar.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -140,10 +142,12 @@ def soak_command(  # noqa: PLR0917 - click passes them by name
     plan = _plan(is_long, seed, processes, ttl, deadline).with_quorum(
         accepted=accepted, refused=refused, takeovers=takeovers, overtaken=overtaken
     )
-    fast, notes = _fast(url)
+    check_out_file("--report", report)
     watcher = _Watcher()
     try:
-        found = soak(UrlSubject(fast), plan, progress=None if quiet else watcher, keep=keep)
+        with cleans_up_at_sigterm():
+            fast, notes = _fast(url)
+            found = soak(UrlSubject(fast), plan, progress=None if quiet else watcher, keep=keep)
     finally:
         watcher.end()
     found.notes += notes

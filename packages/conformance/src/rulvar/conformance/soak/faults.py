@@ -7,6 +7,7 @@ under which every other process waits in a call is ended at once, and counted as
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ _EAGER = 0.6
 _BYSTANDER = 0.03
 _RARER = 4
 _KILL_PAUSE_MS = 1_500.0
+_NUDGE_S = 0.2
 
 
 @dataclass(slots=True)
@@ -175,6 +177,18 @@ class Faults:
         for each in self._contestants:
             if not each.frozen and not each.ended:
                 each.thaw()
+
+    def wait_for(self, who: Contestant, seconds: float) -> bool:
+        """Wait until somebody has ended by himself; return whether he did, in so many seconds.
+
+        A call that goes on may yet be stopped by a trap, which nobody looks for any more.
+        """
+        until = time.monotonic() + seconds
+        while not who.wait(min(_NUDGE_S, max(0.0, until - time.monotonic()))):
+            if time.monotonic() >= until:
+                return False
+            self.nudge()
+        return True
 
     def _chance(self, probability: float) -> bool:
         return self._choices.random() < probability

@@ -50,9 +50,12 @@ FATAL: tuple[Death, ...] = DEATHS[:6]
 """Those after which somebody else takes the run over."""
 
 
+_LONGEST_S = 7 * 24 * 3_600
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quorum:
-    """How much must have happened before a storm may end: every number is a minimum.
+    """How much must have happened before a storm may end: every number is a minimum, and no 0.
 
     ``accepted``, ``refused`` and ``takeovers`` are about the whole storm, ``per_surface``
     about the acceptances of each surface, ``per_cell`` about the refusals of each surface
@@ -71,6 +74,12 @@ class Quorum:
     overtaken: int = 20
     stops: int = 60
     kills: int = 5
+
+    def __post_init__(self) -> None:
+        for name, number in asdict(self).items():
+            if number < 1:
+                message = f"{name}={number}: nothing at all is no quorum, ask for 1 or more"
+                raise ConfigError(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +110,9 @@ class Plan:
             if getattr(self, name) < least:
                 message = f"{name}={getattr(self, name)}: a storm needs at least {least}"
                 raise ConfigError(message)
+        if not 0 < self.deadline_s <= _LONGEST_S:
+            message = f"deadline_s={self.deadline_s}: give seconds above 0, at most {_LONGEST_S}"
+            raise ConfigError(message)
         if self.processes > 100:  # noqa: PLR2004 - a number of processes, nothing else
             message = f"processes={self.processes}: take at most 100"
             raise ConfigError(message)

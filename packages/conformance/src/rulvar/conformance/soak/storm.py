@@ -74,19 +74,18 @@ def soak(
             "processes can open; certify it instead"
         )
         raise ConfigError(message)
-    folder = Path(tempfile.mkdtemp(prefix="rulvar-soak-"))
     place = subject.fresh(lease_ttl_ms=plan.lease_ttl_ms, manual_clock=False)
-    kept = True
+    folder = Path(tempfile.mkdtemp(prefix="rulvar-soak-"))
+    kept = False
     try:
         report = _Soak(subject, plan, place, folder, progress).run(stop_at_first=stop_at_first)
         kept = keep or not report.passed
         if not kept:
             report.folder = None
-    except ConfigError:
-        kept = False
-        raise
-    except BaseException as error:
-        error.add_note(f"what the processes had reported by then is in {folder}")
+    except Exception as error:
+        kept = not isinstance(error, ConfigError)
+        if kept:
+            error.add_note(f"what the processes had reported by then is in {folder}")
         raise
     finally:
         place.discard()
@@ -161,9 +160,9 @@ class _Soak:
             self._onlooker.end()
         self._read()
         stormed_s = (now() - self._began) / 1e9
-        self._look_last()
+        looked = self._look_last()
         self._recorder.close()
-        verdict = self._judge_all()
+        verdict = self._judge_all(looked=looked)
         if not self._place.fresh and verdict.sound:
             self._sweep()
         return SoakReport(
@@ -301,7 +300,7 @@ class _Soak:
         for each in (*self._contestants, *self._bystanders):
             if each.ended and each.error is None:
                 continue
-            if not each.wait(max(0.0, deadline - time.monotonic())):
+            if not self._faults.wait_for(each, deadline - time.monotonic()):
                 words = f"process {each.process}, life {each.life}: it hangs in a call"
                 self._violations.append(
                     Violation(kind=ViolationKind.UNTYPED_ERROR, run_id="", words=words)
@@ -309,19 +308,24 @@ class _Soak:
             elif each.error is not None and not self._violations:
                 self._untyped(each)
 
-    def _look_last(self) -> None:
-        for run_id in sorted(self._progress.touched):
-            try:
-                look = look_at(self._stores, run_id, blobs=self._ground.blobs)
-            except Exception as error:  # noqa: BLE001 - what cannot be read is a violation
-                words = f"the last look failed: {type(error).__name__}: {error}"
-                self._violations.append(
-                    Violation(kind=ViolationKind.UNTYPED_ERROR, run_id=run_id, words=words)
-                )
-                look = look_at(self._stores, run_id, blobs=self._ground.blobs)
-            self._recorder.seen(
-                run_id, lease=None, journal=look.journal, row=look.row, blobs=look.blobs
+    def _look_last(self) -> bool:
+        """Look at every run; return whether all could be read."""
+        looked = [self._looked_at(run_id) for run_id in sorted(self._progress.touched)]
+        return all(looked)
+
+    def _looked_at(self, run_id: str) -> bool:
+        try:
+            look = look_at(self._stores, run_id, blobs=self._ground.blobs)
+        except Exception as error:  # noqa: BLE001 - what cannot be read is a violation
+            words = f"the last look failed: {type(error).__name__}: {error}"
+            self._violations.append(
+                Violation(kind=ViolationKind.UNTYPED_ERROR, run_id=run_id, words=words)
             )
+            return False
+        self._recorder.seen(
+            run_id, lease=None, journal=look.journal, row=look.row, blobs=look.blobs
+        )
+        return True
 
     def _sweep(self) -> None:
         """Leave nothing but tombstones at a place that others use: nobody owns these runs."""
@@ -331,8 +335,8 @@ class _Soak:
                     self._stores.transcripts.delete(ref)
             self._stores.journal.delete(run_id)
 
-    def _judge_all(self) -> Verdict:
-        verdict = judge(read_history(self._folder))
+    def _judge_all(self, *, looked: bool) -> Verdict:
+        verdict = judge(read_history(self._folder), ended=looked)
         known = set(map(_about, verdict.violations))
         # What was found on the way stays found, also where the end hides it.
         more = tuple(each for each in self._violations if _about(each) not in known)

@@ -55,6 +55,7 @@ class Trap:
         self._usual_s: dict[str, float] = {}
         self._set = threading.Semaphore(0)
         self._ended = False
+        self._parent = os.getppid()
         self._delay_s = 0.0
         self._inside = False
         self._thread = threading.Thread(target=self._run, name="trap", daemon=True)
@@ -108,6 +109,7 @@ class Trap:
             elif self._delay_s > 0:
                 time.sleep(self._delay_s)
             spins = not spins
-            if self._inside:
+            # Nobody would let it go on when the one who started it is gone.
+            if self._inside and os.getppid() == self._parent:
                 os.write(self._file, b".")
                 os.kill(os.getpid(), signal.SIGSTOP)
