@@ -18,9 +18,11 @@ import gallery_soak
 from gallery_defects import DEFECTS
 
 from rulvar.conformance import FactorySubject, UrlSubject
+from rulvar.conformance.machine_clock import true_now_ms
 from rulvar.conformance.soak import CI, Plan, Quorum, soak, storm
 from rulvar.conformance.soak.commands import soak_command
-from rulvar.core import Stores
+from rulvar.conformance.soak.ground import survey, with_clock
+from rulvar.core import Stores, SystemClock
 from rulvar.core.errors import ConfigError, StoreCorruptError
 from rulvar.core.testing import ReferenceStore, reference_stores
 from rulvar.stores.sqlite import SqliteStore
@@ -166,6 +168,40 @@ def test_the_command_fails_when_little_has_happened_and_leaves_no_run_behind(
     remove(Path(found["reports"]))
     with SqliteStore(tmp_path / "s.db") as store:
         assert store.list_run_ids(None, 10) == []
+
+
+# --- whose clock it is --------------------------------------------------------------------
+
+
+class TrueClock(SystemClock):
+    """The machine's clock, whatever this process believes: as a server's is."""
+
+    def now_ms(self) -> int:
+        return true_now_ms()
+
+
+def open_clocked(home: Home, clock: SystemClock) -> Stores:
+    store = SqliteStore(home.folder / "s.db", lease_ttl_ms=home.lease_ttl_ms, clock=clock)
+    return Stores(store, store.transcripts())
+
+
+@pytest.mark.parametrize(("clock", "clocked"), [(SystemClock(), True), (TrueClock(), False)])
+def test_nobody_dies_of_a_wrong_clock_that_the_store_does_not_look_at(
+    clock: SystemClock, clocked: bool
+) -> None:
+    subject = FactorySubject("clocked", open_clocked, arguments=(clock,))
+    place = subject.fresh(lease_ttl_ms=200, manual_clock=False)
+    try:
+        stores = place.open()
+        here = with_clock(survey(stores), place.opener(), "clock-run", 200)
+        assert here.clocked is clocked
+        assert (("append", "clock") in here.cells) is clocked
+        assert ("clock" in here.fatal) is clocked
+        assert ["wrong clock" in note for note in here.notes] == [True] * (not clocked)
+        # Neither a lease that lives for an hour nor anything else is left.
+        stores.journal.acquire("clock-run", "next")  # type: ignore[attr-defined]
+    finally:
+        place.discard()
 
 
 # --- what cannot be stormed -------------------------------------------------------------------

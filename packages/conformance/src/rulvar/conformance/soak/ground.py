@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias, cast
 
+from rulvar.conformance.children import Child
+from rulvar.conformance.machine_clock import set_offset
 from rulvar.conformance.soak.plan import DEATHS, FATAL
 from rulvar.core.capabilities import (
     has_fenced_journal,
@@ -14,17 +18,26 @@ from rulvar.core.capabilities import (
     has_leases,
     has_whole_run_delete,
 )
-from rulvar.core.errors import ConfigError
+from rulvar.core.errors import ConfigError, LeaseHeldError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rulvar.conformance.actors import FullJournal
     from rulvar.conformance.soak.history import Operation
     from rulvar.conformance.soak.plan import Death
-    from rulvar.core.stores import StorePair
+    from rulvar.conformance.subject import Opener
+    from rulvar.core.stores import StorePair, Stores
 
-__all__ = ["Cell", "Ground", "survey"]
+__all__ = ["Cell", "Ground", "survey", "with_clock"]
 
 Cell: TypeAlias = "tuple[Operation, Death]"
 """A surface, and the kind of death under which it was tried."""
+
+_HOUR_MS = 3_600_000
+_TRULY = 1.5
+"""How many times to live are waited for, so that a lease has truly run out."""
+_PATIENCE_S = 20.0
 
 _ABOUT_LEASE: frozenset[Operation] = frozenset({"renew", "release", "revive"})
 """Their only argument is the lease, so it cannot be one of another run."""
@@ -34,12 +47,14 @@ _ABOUT_LEASE: frozenset[Operation] = frozenset({"renew", "release", "revive"})
 class Ground:
     """What one pair offers to a storm.
 
-    ``surfaces`` take a lease; ``grants`` give one out by a run's id alone.
+    ``surfaces`` take a lease; ``grants`` give one out by a run's id alone; ``clocked`` says
+    that leases live by the clock of the process that takes them.
     """
 
     surfaces: tuple[Operation, ...]
     grants: tuple[Operation, ...]
     notes: tuple[str, ...] = ()
+    clocked: bool = True
 
     @property
     def blobs(self) -> bool:
@@ -64,7 +79,7 @@ class Ground:
     @property
     def fatal(self) -> tuple[Death, ...]:
         """The deaths from which somebody takes over."""
-        return tuple(death for death in FATAL if death != "seized" or self.seizes)
+        return tuple(death for death in FATAL if death in self.deaths)
 
     @property
     def deaths(self) -> tuple[Death, ...]:
@@ -72,6 +87,8 @@ class Ground:
         missing = set() if self.seizes else {"seized"}
         if not self.deletes:
             missing.add("deleted")
+        if not self.clocked:
+            missing.add("clock")
         return tuple(death for death in DEATHS if death not in missing)
 
     @property
@@ -113,3 +130,49 @@ def survey(stores: StorePair) -> Ground:
     else:
         notes.append("nobody seizes a run: the store has no LeaseAdmin")
     return Ground(tuple(surfaces), tuple(grants), tuple(notes))
+
+
+def with_clock(ground: Ground, opener: Opener, run_id: str, ttl_ms: int) -> Ground:
+    """Return the ground with what another process finds out about the store's clock.
+
+    A clock that is made wrong proves nothing where the store does not look at it: then no
+    tenure dies of one. The run leaves a tombstone.
+    """
+    child = Child()
+    patience = threading.Timer(_PATIENCE_S + ttl_ms * _TRULY / 1000, child.kill)
+    patience.start()
+    try:
+        child.open(opener)
+        if child.run(_believes, run_id, ttl_ms):
+            return ground
+    except Exception:  # noqa: BLE001 - the storm meets it as well, and judges it
+        return ground
+    finally:
+        patience.cancel()
+        child.end()
+    note = (
+        "nobody dies of a wrong clock: the leases do not go by the clock of the process that "
+        "takes them"
+    )
+    return replace(ground, clocked=False, notes=(*ground.notes, note))
+
+
+def _believes(stores: Stores, tell: Callable[[object], None], run_id: str, ttl_ms: int) -> bool:
+    """Return whether a lease that was taken an hour ahead outlives its true time."""
+    del tell
+    journal = cast("FullJournal", stores.journal)
+    set_offset(_HOUR_MS)
+    try:
+        lease = journal.acquire(run_id, "clock")
+    finally:
+        set_offset(0)
+    time.sleep(ttl_ms * _TRULY / 1000)
+    try:
+        lease = journal.acquire(run_id, "clock-true")
+    except LeaseHeldError:
+        return True
+    else:
+        return False
+    finally:
+        journal.release(lease)
+        journal.delete(run_id)

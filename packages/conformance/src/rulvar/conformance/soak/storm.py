@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.clauses import Reach
+from rulvar.conformance.failure import NotVerified
 from rulvar.conformance.soak.bystander import disturb, read
 from rulvar.conformance.soak.company import Contestant, Spares
 from rulvar.conformance.soak.faults import Faults
-from rulvar.conformance.soak.ground import survey
+from rulvar.conformance.soak.ground import survey, with_clock
 from rulvar.conformance.soak.history import Recorder, now, read_history
 from rulvar.conformance.soak.onlooker import Onlooker
 from rulvar.conformance.soak.orders import Orders, publish
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from rulvar.conformance.soak.ground import Ground
     from rulvar.conformance.soak.plan import Plan
     from rulvar.conformance.soak.quorum import Thin
-    from rulvar.conformance.subject import Place, Subject
+    from rulvar.conformance.subject import Opener, Place, Subject
 
 __all__ = ["soak"]
 
@@ -117,7 +118,10 @@ class _Soak:
                 f"run out: let it take lease_ttl_ms, or open it with at most {_LONGEST_TTL_MS} ms"
             )
             raise ConfigError(message)
+        opener = _opener(place)
         self._tag = f"soak-{plan.seed}-{now() % 1_000_000:06}"
+        ttl_ms = ttl_ms or plan.lease_ttl_ms
+        self._ground = with_clock(self._ground, opener, f"{self._tag}-clock", ttl_ms)
         self._generations = [0] * (plan.slots + plan.side_runs)
         self._began = now()
         self._progress = Progress()
@@ -125,7 +129,7 @@ class _Soak:
         self._violations: list[Violation] = []
         self._recorder = Recorder(folder, 0, 1)
         self._onlooker = Onlooker(folder)
-        spares = self._spares = Spares(place.opener())
+        spares = self._spares = Spares(opener)
 
         def contestant(number: int, work: Callable[..., object]) -> Contestant:
             post = Post(plan, self._ground, str(folder), number)
@@ -341,6 +345,14 @@ class _Soak:
         # What was found on the way stays found, also where the end hides it.
         more = tuple(each for each in self._violations if _about(each) not in known)
         return Verdict(violations=(*verdict.violations, *more), tally=verdict.tally)
+
+
+def _opener(place: Place) -> Opener:
+    try:
+        return place.opener()
+    except NotVerified as error:
+        message = f"no other process can open the store: {error}"
+        raise ConfigError(message) from error
 
 
 def _about(violation: Violation) -> tuple[str, str, str]:
