@@ -12,7 +12,7 @@ from rulvar.conformance.soak import CI, SoakReport
 from rulvar.conformance.soak.ground import survey
 from rulvar.conformance.soak.history import Recorder
 from rulvar.conformance.soak.progress import Progress, Tail
-from rulvar.conformance.soak.quorum import shortfall, thin_names
+from rulvar.conformance.soak.quorum import Thin, shortfall, thin_names
 from rulvar.conformance.soak.verdict import Tally, Verdict, Violation, ViolationKind
 from rulvar.core import Lease, Stores
 from rulvar.core.testing import ReferenceStore
@@ -102,6 +102,28 @@ def test_every_other_number_counts_as_well() -> None:
         progress.accepted[op] = 0
         (thin,) = shortfall(progress, here, QUORUM)
         assert str(thin) == f"{op} accepted: 0 of {QUORUM.per_surface}"
+
+
+def test_the_whole_storm_has_its_own_numbers() -> None:
+    here = ground()
+    for name, quorum, words in (
+        ("accepted", replace(QUORUM, accepted=1 << 40), "accepted mutations: "),
+        ("refused", replace(QUORUM, refused=1 << 40), "refused mutations: "),
+        ("takeovers", replace(QUORUM, takeovers=1 << 40), "takeovers: "),
+    ):
+        (thin,) = shortfall(enough(here), here, quorum)
+        assert thin.surface == f"<{name}>"
+        assert str(thin).startswith(words)
+        assert str(thin).endswith(f" of {1 << 40}")
+
+
+def test_what_is_thin_is_told_in_words() -> None:
+    assert str(Thin("", "stopped", 1, 2)) == "takeovers from the stopped: 1 of 2"
+    assert str(Thin("append", "", 1, 2)) == "append accepted: 1 of 2"
+    assert (
+        str(Thin("append", "overtaken", 1, 2)) == "append overtaken in the middle of a call: 1 of 2"
+    )
+    assert str(Thin("append", "stopped", 1, 2)) == "append refused to the stopped: 1 of 2"
 
 
 def test_a_calm_is_no_pass_and_says_what_is_missing() -> None:
