@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
+import warnings
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.stepping import has_steps
@@ -42,8 +43,11 @@ class Interrupted:
 
     def run(self, wait_s: float) -> bool:
         """Make the call; return whether it ended in time."""
-        self._thread.start()
-        self._thread.join(wait_s)
+        with warnings.catch_warnings():
+            # What had just been opened, and nobody had a name for yet, Python itself closes.
+            warnings.simplefilter("ignore", ResourceWarning)
+            self._thread.start()
+            self._thread.join(wait_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
