@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +12,10 @@ from rulvar.conformance.kill_points import judge
 from rulvar.conformance.kill_points.ledger import Ledger, Note, read_notes
 from rulvar.conformance.kill_points.witness import digest
 from rulvar.conformance.state import RunState
+from rulvar.core.audit import BlobFinding, RunAudit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from rulvar.conformance.kill_points.ledger import Phase
@@ -120,6 +123,18 @@ def test_a_deletion_in_doubt_has_taken_everything_or_nothing() -> None:
     assert "another one" in _said(notes, whole)
 
 
+def test_what_was_deleted_stays_deleted_and_a_deletion_leaves_blobs() -> None:
+    notes = Notes().append(0, b"a").call("transcripts.put", ref="r/a", value=digest(b"x"))
+    notes.call("journal.delete")
+    blobs = (("r/a", b"x"),)
+    assert _said(notes, RunState(blobs=blobs)) == []
+    assert _said(notes, RunState()) == ["none"]
+    assert _said(notes, RunState(journal=((0, b"a"),), blobs=blobs)) == ["seq 0 too"]
+    notes.call("journal.delete_whole_run")
+    assert _said(notes, RunState()) == []
+    assert _said(notes, RunState(blobs=blobs)) == ["another one"]
+
+
 def test_what_a_process_died_over_is_no_note(tmp_path: Path) -> None:
     path = tmp_path / "victim.notes"
     path.write_bytes(json.dumps({"what": "ran", "mark": "step:a"}).encode() + b'\n{"what": "do')
@@ -184,3 +199,115 @@ def test_no_process_executes_the_same_twice() -> None:
     notes = Notes().ran("step:a", "successor").ran("step:a", "successor")
     found = [f.found for f in judge.paid(notes.ledger(), in_flight=9, died=True)]
     assert found == ["{'step:a': 2}"]
+
+
+# --- what the runs hold -----------------------------------------------------------------------
+
+_AT = "2026-01-01T00:00:00.000Z"
+
+
+def _settle(status: str, seq: int = 0, *, epoch: int = 1) -> tuple[int, bytes]:
+    entry = {
+        "seq": seq,
+        "kind": "decision",
+        "status": "ok",
+        "epoch": epoch,
+        "endedAt": _AT,
+        "value": {"decisionType": "run_settle", "runStatus": status},
+    }
+    return seq, json.dumps(entry).encode()
+
+
+def _row(status: str, **more: object) -> str:
+    return json.dumps({"status": status, "updatedAt": _AT} | more)
+
+
+def _over(*statuses: str, row: str | None) -> RunState:
+    journal = tuple(_settle(status, seq) for seq, status in enumerate(statuses))
+    return RunState(journal=journal, row=row)
+
+
+def _about(findings: Iterable[judge.Finding]) -> list[str]:
+    return [finding.about for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("state", "wanted", "found"),
+    [
+        (_over("ok", row=_row("ok")), ["ok"], []),
+        (_over("suspended", "ok", row=_row("ok")), ["ok"], []),
+        (_over("error", "ok", row=_row("ok")), ["error", "ok"], []),
+        (_over("ok", "ok", row=_row("ok")), ["ok"], ["settled"]),
+        (_over("ok", row=_row("ok")), ["error"], ["settled"]),
+        (_over("ok", row=_row("ok")), [], ["settled"]),
+        (RunState(row=_row("ok")), [], ["settled"]),
+        (_over("ok", row=_row("running")), ["ok"], ["row"]),
+        (_over("ok", row=None), ["ok"], ["row"]),
+        (_over("ok", row=_row("ok", wakeAt=_AT)), ["ok"], ["row"]),
+        (_over("ok", row=_row("ok", updatedAt="2026-01-01T00:00:00.001Z")), ["ok"], ["row"]),
+    ],
+)
+def test_a_run_has_exactly_its_settles_and_its_row_says_the_last(
+    state: RunState, wanted: list[str], found: list[str]
+) -> None:
+    assert _about(judge.settled({"r": state}, {"r": wanted})) == found
+
+
+@pytest.mark.parametrize(
+    ("state", "found"),
+    [
+        (_over("ok", row=_row("ok")), []),
+        (_over("suspended", row=_row("running")), []),
+        (_over("error", row=_row("ok")), ["settle first"]),
+        (_over(row=_row("ok")), ["settle first"]),
+        (RunState(journal=((0, b"["),)), ["acknowledged"]),
+        (RunState(blobs=(("r/a", b"x"),)), ["journal last"]),
+    ],
+)
+def test_directly_after_a_death_the_row_is_never_ahead_and_blobs_are_never_alone(
+    state: RunState, found: list[str]
+) -> None:
+    notes = Notes()
+    for seq, payload in state.journal or ((0, b""),):
+        notes.append(seq, payload)
+    if not state.journal:
+        notes.call("journal.delete")
+    for ref, blob in state.blobs:
+        notes.call("transcripts.put", ref=ref, value=digest(blob or b""))
+    if state.row is not None:
+        notes.call("journal.put_meta", value=digest(state.row.encode()))
+    assert _about(judge.directly_after(notes.ledger(), {"r": state})) == found
+    # What was acknowledged counts as well.
+    notes.call("journal.put_meta", value=digest(b"another"))
+    assert "acknowledged" in _about(judge.directly_after(notes.ledger(), {"r": state}))
+
+
+def test_blobs_without_a_journal_are_for_a_run_that_had_one() -> None:
+    notes = Notes().call("transcripts.put", ref="r/a", value=digest(b"x"))
+    state = {"r": RunState(blobs=(("r/a", b"x"),))}
+    assert _about(judge.directly_after(notes.ledger(), state)) == []
+
+
+def test_what_an_audit_does_not_like_is_told() -> None:
+    fine = RunAudit(run_id="r", verdict="consistent", row=None, journal_status="ok", entries=1)
+    needed = BlobFinding(ref="r/a", state="missing", required=True)
+    orphan = BlobFinding(ref="r/b", state="orphan")
+    assert _about(judge.audited([fine])) == []
+    assert _about(judge.audited([replace(fine, verdict="stranded")])) == ["audit"]
+    assert _about(judge.audited([replace(fine, blobs=(needed,))])) == ["audit"]
+    assert _about(judge.audited([fine, replace(fine, blobs=(orphan,))])) == ["orphans"]
+
+
+def test_epochs_do_not_fall_along_a_journal() -> None:
+    notes = Notes().call("journal.acquire", epoch=1).call("journal.acquire", epoch=2)
+    fell = RunState(journal=(_settle("ok", 0, epoch=2), _settle("ok", 1, epoch=1)))
+    assert _about(judge.epochs(notes.ledger(), {"r": fell})) == ["epochs"]
+    rose = RunState(journal=(_settle("ok", 0, epoch=1), _settle("ok", 1, epoch=2)))
+    assert _about(judge.epochs(notes.ledger(), {"r": rose})) == []
+
+
+def test_a_loop_that_is_over_is_not_begun_again() -> None:
+    notes = Notes().ran("turn:0").call("journal.append", kind="turns", key="loop", ref=0, seq=1)
+    notes.ran("turn:0", "successor").ran("summary:1", "successor").ran("step:a", "successor")
+    found = [f.expected.split(" ")[0] for f in judge.paid(notes.ledger(), in_flight=9, died=True)]
+    assert found == ["'turn:0'", "'summary:1'"]
