@@ -151,7 +151,7 @@ def test_what_others_wait_for_all_the_same_was_no_stop_inside_a_commit(scene: Sc
 def test_a_stop_lasts_while_anybody_else_goes_through(scene: Scene) -> None:
     scene.trap(1)
     scene.event(2)
-    for _ in range(10):
+    for _ in range(4):
         scene.through(3)
         assert scene.turn(20) == []
 

@@ -65,6 +65,8 @@ class Faults:
         progress: Progress,
         contestants: Sequence[Contestant],
         bystanders: Sequence[Contestant],
+        *,
+        seizes: bool = True,
     ) -> None:
         self._choices = plan.choices(0)
         self._ttl_ns = plan.lease_ttl_ms * _MS
@@ -74,6 +76,8 @@ class Faults:
         self._bystanders = bystanders
         self._frozen: list[_Freeze] = []
         self._suspects: list[tuple[_Freeze, int]] = []
+        # A run that can be seized is taken at once, or others have no wish for it.
+        self._patience = (0.3, 0.7) if seizes else (1.1, 2.0)
         self._least = (len(contestants) + 1) // 2
         self._next_stop = now() + self._ttl_ns
         self._next_kill = now() + 4 * self._ttl_ns
@@ -136,7 +140,7 @@ class Faults:
             return
         who = self._choices.choice(free)
         hunted = not bystander and self._chance(_HUNTED)
-        low, high = (1.1, 2.0)
+        low, high = self._patience if hunted else (1.1, 2.0)
         if bystander or (not hunted and self._chance(_SHORT)):
             low, high = (0.01, 0.5)
         length = self._choices.uniform(low, high)
@@ -159,7 +163,7 @@ class Faults:
             if word.heard() and not who.frozen and not who.ended:
                 who.frozen = True
                 began = now()
-                until = began + int(self._choices.uniform(1.1, 2.0) * self._ttl_ns)
+                until = began + int(self._choices.uniform(*self._patience) * self._ttl_ns)
                 through = self._through_of_others(who)
                 self._frozen.append(
                     _Freeze(who, began, until, eager=True, hunted=True, through=through)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["soak"]
 
 _TURN_S = 0.004
+_FEW_STRIKES = 0.08
 _ORDERS_EVERY_NS = 40_000_000
 _NUDGE_EVERY_NS = 200_000_000
 _SHOW_EVERY_NS = 500_000_000
@@ -142,7 +143,12 @@ class _Soak:
             contestant(plan.processes + 2, read),
         ]
         self._faults = Faults(
-            plan, self._recorder, self._progress, self._contestants, self._bystanders
+            plan,
+            self._recorder,
+            self._progress,
+            self._contestants,
+            self._bystanders,
+            seizes=self._ground.seizes,
         )
 
     # --- the whole ----------------------------------------------------------------------------
@@ -275,6 +281,9 @@ class _Soak:
         """Lean to what is missing more."""
         missing = {each.surface: each.missing / each.need for each in thin}
         accepted, refused = missing.get("<accepted>", 0.0), missing.get("<refused>", 0.0)
+        cells = set(self._ground.cells)
+        if not refused and not any((each.surface, each.death) in cells for each in thin):
+            return _FEW_STRIKES
         return min(0.75, max(0.2, 0.45 + 0.6 * (refused - accepted)))
 
     def _tell(self, thin: list[Thin]) -> None:

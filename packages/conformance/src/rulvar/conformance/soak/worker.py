@@ -40,6 +40,7 @@ OPERATOR = "operator-"
 """How the owner string of whoever seizes a live lease begins."""
 
 _LIVE = 3
+_FEW = 4
 _SWITCH_S = 0.000_01
 _BLOBS = ("turn", "state", "deep/er")
 _MISFORTUNES = ("stalled", "blocked", "clock", "seized")
@@ -278,7 +279,7 @@ class _Worker:
             return
         tenure = self._choices.choice(self._live)
         thin = self._thin_endings(tenure)
-        if thin and self._chance(0.3):
+        if thin and self._chance(0.3 if len(self._orders.thin) > _FEW else 0.6):
             self._make(tenure, self._choices.choice(thin))
         elif instant < tenure.until:
             self._make(tenure, self._pick(tenure.weights))
