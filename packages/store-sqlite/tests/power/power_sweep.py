@@ -72,6 +72,11 @@ class Tally:
     kinds: dict[Kind, int] = field(default_factory=dict)
 
     @property
+    def ok(self) -> bool:
+        """Whether something was looked at, and nothing was found: no image is no pass."""
+        return self.distinct > 0 and not self.findings
+
+    @property
     def consistent(self) -> int:
         """How many distinct images hold what was promised, at every point they may be left."""
         return self.distinct - self.bad_images

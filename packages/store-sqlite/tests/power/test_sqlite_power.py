@@ -21,7 +21,7 @@ from power_disk import Disk
 from power_images import KEPT, LOST, Fate, Plan, build, plans
 from power_observe import DATABASE, observe
 from power_scribe import recording
-from power_sweep import record
+from power_sweep import Tally, record
 from power_workloads import FULL_ONLY, WORKLOADS, birth, checkpoints
 
 from rulvar.core.records import JournalRecord
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from power_disk import Cut
     from power_scribe import Scribe
+    from power_sweep import Recording
 
     from rulvar.stores.sqlite.connection import Durability
 
@@ -78,6 +79,20 @@ def test_the_command_prints_json_and_refuses_what_cannot_be(
         with pytest.raises(SystemExit) as left:
             power_loss.main(wrong)
         assert left.value.code == 2
+
+
+def test_where_no_image_was_looked_at_is_no_pass(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blind(recorded: Recording, *_given: object, **_options: object) -> Tally:
+        return Tally(recorded.name, recorded.durability)
+
+    monkeypatch.setattr(power_loss, "sweep", blind)
+    options = ["--images", "6", "--seed", "5", "--workload", "leases", "--durability", "full"]
+    assert power_loss.main(options) == 1
+    assert "NOTHING LOOKED AT in leases at full" in capsys.readouterr().out
+    assert power_loss.main([*options, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["ok"] is False
 
 
 # --- the recorder -----------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from rulvar.core.errors import LeaseHeldError
 from rulvar.stores.sqlite import SqliteStore, commits, connection, mutations, schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import apsw
     from power_scribe import Scribe
@@ -236,11 +236,11 @@ def test_the_workloads_hold_when_nothing_is_broken(tmp_path: Path) -> None:
 # --- the judge ------------------------------------------------------------------------------
 
 
-def history() -> History:
-    """Two runs; each call but the refused one adds its number to its run's journal."""
+def made_of(calls: Iterable[tuple[str, int]], *, refused: int = 0) -> History:
+    """Return calls one after the other; each but the refused one adds its number to its run."""
     made = History()
 
-    def call(run_id: str, at: int, *, refused: bool = False) -> None:
+    def call(run_id: str, at: int) -> None:
         line = str(at)
         made.add(
             Call(
@@ -251,17 +251,29 @@ def history() -> History:
                 effect=lambda state: state._replace(journal=(*state.journal, line)),
                 invoked=at,
                 answered=at + 1,
-                outcome="refused" if refused else "landed",
+                outcome="refused" if at == refused else "landed",
                 token=line,
             )
         )
 
-    call("a", 10)
-    call("b", 20)
-    call("a", 30)
-    call("a", 40, refused=True)
-    call("b", 50)
+    for run_id, at in calls:
+        call(run_id, at)
     return made
+
+
+def history() -> History:
+    """Two runs, and a refused call."""
+    return made_of([("a", 10), ("b", 20), ("a", 30), ("a", 40), ("b", 50)], refused=40)
+
+
+def test_a_hole_is_one_by_the_newest_call_of_any_run_and_no_older_one_hides_it() -> None:
+    judge = Judge(made_of([("a", 5), ("b", 10), ("c", 15), ("b", 20), ("a", 30)]), "normal")
+    states = {"a": ("5", "30"), "b": ("10",), "c": ("15",)}
+    found = {run_id: RunState(journal=journal) for run_id, journal in states.items()}
+    [hole] = judge.verdict(Observation(states=found), 40).violations
+    assert hole.kind == "hole"
+    assert "call 20" in hole.text
+    assert "call 30" in hole.text
 
 
 @pytest.mark.parametrize(
