@@ -111,6 +111,15 @@ def test_every_invariant_can_be_broken_and_is_seen_alone(invariant: Invariant) -
     assert explore(bounds, judged=(invariant,)).counterexample is None
 
 
+def test_an_expired_lease_that_nobody_took_is_to_be_revived() -> None:
+    [free] = [each for each in INVARIANTS if each.name == "a-free-run-is-granted"]
+    off: Off = frozenset({("expiry", "revive")})
+    broken = explore(_TINY, off, judged=(free,)).counterexample
+    assert broken is not None
+    assert broken.moments[-1].action.call == "revive"
+    assert broken.moments[-1].answer.reason == "held"
+
+
 @pytest.mark.parametrize(
     ("calls", "off"),
     [
