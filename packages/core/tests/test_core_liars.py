@@ -15,6 +15,7 @@ from rulvar.core.fencing import (
 from rulvar.core.records import Lease
 from rulvar.core.stores import Stores
 from rulvar.core.testing import (
+    ManualClock,
     ReferenceStore,
     ReferenceTranscripts,
 )
@@ -220,6 +221,25 @@ def blobs_elsewhere_where_a_probe_was() -> Stores:
     return Stores(ReferenceStore(), other.transcripts())
 
 
+class Ticking(ManualClock):
+    """Time passes between any two looks at it, as it does for a store on a disk."""
+
+    def now_ms(self) -> int:
+        self.advance(1)
+        return super().now_ms()
+
+
+def blobs_elsewhere_while_time_passes() -> Stores:
+    return Stores(ReferenceStore(clock=Ticking()), ReferenceStore().transcripts())
+
+
+class RefusesWhatLands(ReferenceTranscripts):
+    def put(self, ref: str, blob: bytes, /, *, lease: Lease | None = None) -> None:
+        super().put(ref, blob, lease=lease)
+        if lease is not None:
+            raise LeaseHeldError(run_id=lease.run_id, reason="superseded", offered=lease)
+
+
 LIARS: list[tuple[Callable[[], Stores], ProbeSurface, ProbeLease, ProbeOutcome]] = [
     (lambda: pair(UnfencedAppend()), "append", "superseded", "landed"),
     (lambda: pair(UnfencedMeta()), "put_meta", "superseded", "landed"),
@@ -245,6 +265,8 @@ LIARS: list[tuple[Callable[[], Stores], ProbeSurface, ProbeLease, ProbeOutcome]]
     (lambda: with_twin(BlobsOfAnyRun), "blob put", "foreign-run", "landed"),
     (blobs_elsewhere, "blob put", "live", "refused"),
     (blobs_elsewhere_where_a_probe_was, "blob put", "live", "refused"),
+    (blobs_elsewhere_while_time_passes, "blob put", "live", "refused"),
+    (lambda: with_twin(RefusesWhatLands), "blob put", "live", "failed"),
 ]
 
 

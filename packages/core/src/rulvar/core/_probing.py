@@ -313,12 +313,16 @@ class _Probe:
         try:
             self._call(surface, run_id, lease)
         except LeaseHeldError as error:
-            if kind == "live" and surface != "acquire" and not self._is_live(lease):
-                raise self._too_slow() from error
+            # Before anything else is asked: a renewal of ours would look like a change of its.
             changed = self._observe() != before
+            lives = kind == "live" and surface != "acquire"
+            if lives and not self._is_live(lease):
+                raise self._too_slow() from error
             if changed and kind == "released":
                 self._require_undisturbed()
-            outcome: ProbeOutcome = "landed" if changed else "refused"
+            outcome: ProbeOutcome = "refused"
+            if changed:
+                outcome = "failed" if lives else "landed"
             detail = f"{error.reason}, yet the run changed" if changed else error.reason
         except JournalOrderViolation as error:
             outcome, detail = "failed", f"the fence was not asked: {error}"
