@@ -7,20 +7,22 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 
 from rulvar.conformance import FactorySubject, Reach, UrlSubject
 from rulvar.conformance.child import IN_CHILD
-from rulvar.conformance.kill_points import WORKLOADS, kill_points
+from rulvar.conformance.kill_points import WORKLOADS, kill_points, runner
 from rulvar.conformance.kill_points.commands import kill_points_command as command
+from rulvar.conformance.kill_points.deaths import Death
 from rulvar.core import ConfigError, open_stores
 from rulvar.core.plugins import load_command
 
 if TYPE_CHECKING:
     from rulvar.conformance import Home
+    from rulvar.conformance.kill_points import KillPoint
     from rulvar.core import Stores
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="nothing is killed on Windows")
@@ -77,6 +79,32 @@ def test_every_point_of_one_workload_and_then_it_finishes_unharmed() -> None:
     assert row.deaths == row.recovered == row.calls + row.changes
     assert (row.unharmed, row.skipped) == (2, row.calls - row.changes)
     assert report.every_point
+
+
+@posix
+def test_one_that_makes_fewer_calls_than_the_first_is_not_taken_for_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def played(*given: Any, **_: object) -> Death:
+        kill: KillPoint | None = given[3]
+        asked.append(0 if kill is None else kill.at)
+        return Death(
+            workload="error",
+            kill=kill,
+            died=asked[-1] in {1, 3, 4},
+            call="journal.load",
+            changes=False,
+            calls=(("journal.load", False),) * 4,
+            findings=(),
+            processes=1,
+        )
+
+    monkeypatch.setattr(runner, "die", played)
+    report = kill_points(SQLITE, workloads=["error"])
+    assert asked == [0, 1, 2, 3, 4, 5]
+    assert (report.deaths, report.workloads[0].unharmed) == (3, 3)
 
 
 @posix

@@ -69,7 +69,10 @@ def report(
 def test_exactly_enough_is_enough() -> None:
     here = ground()
     assert shortfall(enough(here), here, QUORUM) == []
-    assert report(enough(here), here).passed
+    passed = report(enough(here), here)
+    assert passed.passed
+    assert passed.words() == "PASSED: no violation, and the quorum was reached"
+    assert passed.text().endswith(passed.words())
 
 
 def test_every_single_cell_that_is_thin_keeps_a_storm_from_passing() -> None:
