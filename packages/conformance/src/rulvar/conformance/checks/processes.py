@@ -27,6 +27,7 @@ __all__ = ["CLAUSES"]
 CLAUSES = Section(level=Level.JOURNAL, source="several processes")
 
 _BOOTS = 4
+_FIRST_OPENS = 8
 _LONGEST_S = 12
 _STOPS = 30
 _SLACK_MS = 750
@@ -215,7 +216,7 @@ def _first_open(trial: Trial) -> None:
         message = "the place is not new: put @tmp@ into the URL"
         raise NotVerified(message)
     children = [trial.spare_child() for _ in range(_BOOTS)]
-    for round_ in range(3):
+    for round_ in range(_FIRST_OPENS):
         place = trial.another_place()
         try:
             opener = place.opener()
@@ -236,7 +237,7 @@ def _first_open(trial: Trial) -> None:
                 child.ask("close")
         finally:
             place.discard()
-    trial.count("boots", 3 * _BOOTS)
+    trial.count("boots", _FIRST_OPENS * _BOOTS)
 
 
 def _answer(trial: Trial, child: Child, what: str) -> object:
