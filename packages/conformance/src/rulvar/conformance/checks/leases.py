@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rulvar.conformance.actors import Actor
     from rulvar.conformance.crossings import Ending
     from rulvar.conformance.trial import Trial
+    from rulvar.core.records import JournalRecord
+    from rulvar.core.stores import Stores
 
 __all__ = ["CLAUSES"]
 
@@ -440,3 +442,26 @@ def _unseen(trial: Trial) -> None:
             trial.equal("the journal that a reader sees", found, (written,))
 
     trial.together([strike, read, read])
+    cross(trial, lambda: _read_at_refusal(trial, stores, dead, written))
+
+
+def _read_at_refusal(trial: Trial, stores: Stores, dead: Lease, written: JournalRecord) -> Crossing:
+    journal, run = trial.stores.journal, dead.run_id
+    refused = record(written.seq + 1, trial.mark(), filling=300)
+
+    def judge(append: Ending, read: Ending, where: str) -> None:
+        trial.require(
+            isinstance(append.error, LeaseHeldError),
+            "LeaseHeldError",
+            f"{append.words()} ({where})",
+        )
+        if read.error is not None:
+            trial.fail("the journal can be read", f"{read.words()} ({where})")
+        unseen = tuple(read.value) == (written,)  # type: ignore[arg-type]
+        trial.require(unseen, "what was there before", f"{read.value} ({where})")
+
+    return Crossing(
+        lambda: journal.append(run, refused, lease=dead),  # type: ignore[call-arg]
+        lambda: stores.journal.load(run),
+        judge,
+    )
