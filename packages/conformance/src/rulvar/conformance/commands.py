@@ -9,14 +9,9 @@ import click
 
 from rulvar.conformance.clauses import Level, Reach
 from rulvar.conformance.doors import DEADLINE_S, JOBS, Order, list_clauses, run_order
+from rulvar.conformance.terminal import debug_option
 
 __all__ = ["certify"]
-
-
-def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    # The command line that this command is added to has a switch of that name.
-    if value and hasattr(context.obj, "debug"):
-        context.obj.debug = True
 
 
 @click.command("certify")
@@ -59,13 +54,7 @@ def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool)
 @click.option("--quiet", "-q", is_flag=True, help="No progress on standard error.")
 @click.option("--certificate", metavar="FILE", help="Write the certificate (JSON) there too.")
 @click.option("--badge", metavar="FILE", help="Write a badge file.")
-@click.option(
-    "--debug",
-    is_flag=True,
-    expose_value=False,
-    callback=_set_debug,
-    help="Show the traceback of an error.",
-)
+@debug_option
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
 @click.pass_context
 def certify(  # noqa: PLR0917 - click passes them by name

@@ -377,7 +377,7 @@ def _try_append(actor: Actor, run_id: str, written: JournalRecord) -> Callable[[
         try:
             actor.journal.append(run_id, written)
         except JournalOrderViolation:
-            return False
+            return False  # the other one was first
         return True
 
     return attempt

@@ -32,7 +32,7 @@ def _try_acquire(actor: Actor, run_id: str, owner: str) -> Callable[[], Lease | 
         try:
             return actor.journal.acquire(run_id, owner)
         except LeaseHeldError:
-            return None
+            return None  # the other one was first
 
     return attempt
 
@@ -431,7 +431,7 @@ def _unseen(trial: Trial) -> None:
                 try:
                     stalled.journal.append(run, record(seq, trial.mark(), filling=5000), lease=dead)
                 except LeaseHeldError:
-                    continue
+                    continue  # as it must be
                 trial.fail("LeaseHeldError", "the append returned")
         finally:
             stop.set()

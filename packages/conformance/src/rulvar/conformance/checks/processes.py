@@ -77,7 +77,7 @@ def claim_seqs(
         try:
             stores.journal.append(run_id, record(seq, f"{name}-{seq}"))
         except (JournalOrderViolation, StoreBusyError):
-            continue
+            continue  # another process was first, or is at it: look again
         landed.append(seq)
     return landed
 
@@ -101,13 +101,13 @@ def claim_leases(
         try:
             lease = cast("Lease", journal.acquire(run_id, owner))  # type: ignore[attr-defined]
         except (LeaseHeldError, StoreBusyError):
-            continue
+            continue  # another process has it now: until it is free
         epochs.append(lease.epoch)
         while True:
             try:
                 journal.release(lease)  # type: ignore[attr-defined]
             except StoreBusyError:
-                continue
+                continue  # nothing happened, so it is still to be released
             break
     return epochs
 
@@ -267,6 +267,7 @@ def _killed(trial: Trial) -> None:
         told = -1
         for _ in range(trial.random.randrange(3, 12)):
             told = cast("int", child.told())
+        # Not a wait for anything: it moves the kill to another moment of an append.
         time.sleep(trial.random.uniform(0, 0.004))
         child.kill()
         told = max([told, *_rest(child)])
@@ -304,6 +305,7 @@ def _killed_delete(trial: Trial) -> None:
         child, _ = trial.child()
         child.begin("run", keep_rebuilding, (run,))
         child.told()
+        # Not a wait for anything: it moves the kill to another moment of a deletion.
         time.sleep(trial.random.uniform(0, 0.006))
         child.kill()
         found = trial.state_of(run)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
 from typing import TYPE_CHECKING, cast
 
 import click
 
 from rulvar.conformance.subject import UrlSubject
+from rulvar.conformance.terminal import ChangingLine, debug_option
 from rulvar.conformance.terminated import cleans_up_at_sigterm
 
 if TYPE_CHECKING:
@@ -18,16 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = ["kill_points_command"]
 
-_LINE_EVERY_S = 5.0
+_WIDTH = 78
 
 
 class _Watcher:
-    """Shows how far it is on standard error: one changing line, or a line now and then."""
+    """Counts the deaths and says how far it is."""
 
     def __init__(self) -> None:
+        self.line = ChangingLine(_WIDTH)
         self._lock = threading.Lock()
-        self._tty = sys.stderr.isatty()
-        self._told_at = time.monotonic()
         self._deaths = 0
         self._failed = 0
 
@@ -35,25 +33,9 @@ class _Watcher:
         with self._lock:
             self._deaths += death.died
             self._failed += bool(death.findings)
-            where = "unharmed" if death.kill is None else f"{death.kill.side} {death.kill.at}"
-            text = f"{self._deaths} deaths, {self._failed} amiss; {death.workload}: {where}"
-            if self._tty:
-                sys.stderr.write(f"\r{text + ' ' + death.call:<78.78}")
-            elif time.monotonic() - self._told_at >= _LINE_EVERY_S:
-                self._told_at = time.monotonic()
-                sys.stderr.write(text + "\n")
-            sys.stderr.flush()
-
-    def end(self) -> None:
-        """Leave an empty line where the changing one was."""
-        if self._tty:
-            sys.stderr.write(f"\r{'':<78}\r")
-
-
-def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    # The command line that this command is added to has a switch of that name.
-    if value and hasattr(context.obj, "debug"):
-        context.obj.debug = True
+            counted = f"{self._deaths} deaths, {self._failed} amiss"
+        where = "unharmed" if death.kill is None else f"{death.kill.side} {death.kill.at}"
+        self.line.write(f"{counted}; {death.workload}: {where} {death.call}")
 
 
 @click.command(
@@ -70,13 +52,7 @@ def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool)
     "--jobs", type=int, metavar="N", default=1, show_default=True, help="Workloads at a time."
 )
 @click.option("--stop", is_flag=True, help="End a workload at its first failure.")
-@click.option(
-    "--debug",
-    is_flag=True,
-    expose_value=False,
-    callback=_set_debug,
-    help="Show the traceback of an error.",
-)
+@debug_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
 def kill_points_command(  # noqa: PLR0917 - click passes them by name
@@ -135,7 +111,7 @@ def kill_points_command(  # noqa: PLR0917 - click passes them by name
                 progress=watcher,
             )
     finally:
-        watcher.end()
+        watcher.line.end()
     click.echo(report.to_json() if as_json else report.text())
     if not report.ok:
         context.exit(1)

@@ -164,7 +164,7 @@ def _wait_for_leases(stores: Stores, ledger: Ledger) -> None:
             try:
                 journal.release(journal.acquire(run, "kill-points"))
             except LeaseHeldError:
-                time.sleep(_PAUSE_S)
+                time.sleep(_PAUSE_S)  # only where the store goes by no clock that can be set
             else:
                 break
 

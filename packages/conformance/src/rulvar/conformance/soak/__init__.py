@@ -15,8 +15,9 @@ seen); then `plan` (what is chosen, and the quorum), `worker` (what a process do
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from rulvar.conformance.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rulvar.conformance.soak.plan import CI, LONG, Plan, Quorum
@@ -37,15 +38,4 @@ _HOMES = {
 
 
 if not TYPE_CHECKING:  # a visible one would make every misspelt name an object, not an error
-
-    def __getattr__(name: str) -> object:
-        if name not in _HOMES:
-            message = f"module {__name__!r} has no attribute {name!r}"
-            raise AttributeError(message)
-        module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
-        value: object = getattr(module, name)
-        globals()[name] = value
-        return value
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -51,6 +51,7 @@ def disturb(stores: Stores, tell: Callable[[object], None], post: Post) -> None:
                 count, tail = count + 1, tail + 1
                 size = choices.randrange(largest // 4, largest)
                 desk.strike(op, _blow(lease, count, tail, size))
+        # It makes things harder for the others; alone, it would keep them from everything.
         time.sleep(choices.uniform(0.1, 0.4))
     recorder.close()
 
@@ -80,5 +81,6 @@ def read(stores: Stores, tell: Callable[[object], None], post: Post) -> None:
                 if post.ground.blobs:
                     for ref in stores.transcripts.list_refs(run_id):
                         stores.transcripts.get(ref)
+        # So that the processors are not all busy with reading.
         time.sleep(choices.uniform(0.02, 0.2))
     recorder.close()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +13,7 @@ from rulvar.conformance.outfiles import check_out_file
 from rulvar.conformance.soak.plan import CI, LONG
 from rulvar.conformance.soak.storm import soak
 from rulvar.conformance.subject import UrlSubject
+from rulvar.conformance.terminal import ChangingLine, debug_option
 from rulvar.conformance.terminated import cleans_up_at_sigterm
 from rulvar.core.errors import ConfigError
 
@@ -23,29 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["soak_command"]
 
-_LINE_EVERY_S = 5.0
 _WIDTH = 118
-
-
-class _Watcher:
-    """Shows how far it is on standard error: one changing line, or a line now and then."""
-
-    def __init__(self) -> None:
-        self._tty = sys.stderr.isatty()
-        self._told_at = time.monotonic()
-
-    def __call__(self, text: str) -> None:
-        if self._tty:
-            sys.stderr.write(f"\r{text:<{_WIDTH}.{_WIDTH}}")
-        elif time.monotonic() - self._told_at >= _LINE_EVERY_S:
-            self._told_at = time.monotonic()
-            sys.stderr.write(text + "\n")
-        sys.stderr.flush()
-
-    def end(self) -> None:
-        """Leave an empty line where the changing one was."""
-        if self._tty:
-            sys.stderr.write(f"\r{'':<{_WIDTH}}\r")
 
 
 def _fast(url: str) -> tuple[str, tuple[str, ...]]:
@@ -66,12 +43,6 @@ def _fast(url: str) -> tuple[str, tuple[str, ...]]:
         "loss, and waiting for the disk would only make the storm milder"
     )
     return fast, (note,)
-
-
-def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    # The command line that this command is added to has a switch of that name.
-    if value and hasattr(context.obj, "debug"):
-        context.obj.debug = True
 
 
 @click.command("soak", short_help="Storm the store at URL with processes that stop and die.")
@@ -97,13 +68,7 @@ def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool)
 @click.option("--keep", is_flag=True, help="Keep the reports of the processes after a pass too.")
 @click.option("--report", metavar="FILE", help="Write the report (JSON) there too.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress on standard error.")
-@click.option(
-    "--debug",
-    is_flag=True,
-    expose_value=False,
-    callback=_set_debug,
-    help="Show the traceback of an error.",
-)
+@debug_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
 def soak_command(  # noqa: PLR0917 - click passes them by name
@@ -143,13 +108,13 @@ def soak_command(  # noqa: PLR0917 - click passes them by name
         accepted=accepted, refused=refused, takeovers=takeovers, overtaken=overtaken
     )
     check_out_file("--report", report)
-    watcher = _Watcher()
+    line = ChangingLine(_WIDTH)
     try:
         with cleans_up_at_sigterm():
             fast, notes = _fast(url)
-            found = soak(UrlSubject(fast), plan, progress=None if quiet else watcher, keep=keep)
+            found = soak(UrlSubject(fast), plan, progress=None if quiet else line.write, keep=keep)
     finally:
-        watcher.end()
+        line.end()
     found.notes += notes
     found.again = _again(url, plan, is_long=is_long, given=context.params)
     if report is not None:

@@ -219,7 +219,7 @@ class Desk:
                 if not self._holds(lease):
                     return None
             except (StoreBusyError, OutcomeUnknownError):
-                continue
+                continue  # looked at again, and at the last try not at all
             self._recorder.seen(
                 lease.run_id, lease=lease, journal=look.journal, row=look.row, blobs=look.blobs
             )

@@ -166,6 +166,7 @@ def _believes(stores: Stores, tell: Callable[[object], None], run_id: str, ttl_m
         lease = journal.acquire(run_id, "clock")
     finally:
         set_offset(0)
+    # True time must pass: whether the store goes by it is what is asked.
     time.sleep(ttl_ms * _TRULY / 1000)
     try:
         lease = journal.acquire(run_id, "clock-true")

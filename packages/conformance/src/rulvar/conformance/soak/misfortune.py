@@ -33,7 +33,7 @@ def block(seconds: float) -> tuple[int, int]:
 def stall(seconds: float) -> tuple[int, int]:
     """Sleep; return from when to when."""
     began = now()
-    time.sleep(seconds)
+    time.sleep(seconds)  # the stall itself: no clock but the true one is asked
     return began, now()
 
 

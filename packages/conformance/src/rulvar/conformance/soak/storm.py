@@ -219,7 +219,7 @@ class _Soak:
                 self._violations += self._onlooker.turn()
             if instant > deadline:
                 break
-            time.sleep(_TURN_S)
+            time.sleep(_TURN_S)  # until the next look at reports that others write
         return thin
 
     def _read(self) -> None:
@@ -308,6 +308,7 @@ class _Soak:
             each.thaw()
             self._faults.thawed(each)
         deadline = time.monotonic() + _END_S
+        # One that was about to stop itself has stopped by then, and is let go.
         time.sleep(_TURN_S)
         self._faults.nudge()
         for each in (*self._contestants, *self._bystanders):

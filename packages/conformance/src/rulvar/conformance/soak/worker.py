@@ -144,7 +144,7 @@ class _Worker:
             try:
                 look = None if each.looked else self._desk.look(each.lease)
             except StoreBusyError:
-                continue
+                continue  # nobody knows what is there, so the lease is not used
             if look is not None:
                 tenure.tail = look.tail
             # Some go on at once, under a lease that may still be live; some wait.
