@@ -11,18 +11,22 @@ import pytest
 from click.testing import CliRunner
 
 from rulvar.cli import several
+from rulvar.cli.commands.take_over import _take
 from rulvar.cli.main import main
 from rulvar.core import Engine, JournalRecord, Stores, workflow
 from rulvar.core.errors import LeaseHeldError, SupersededError
 from rulvar.core.plugins import open_stores
+from rulvar.core.testing import WatchedStores
 from rulvar.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from click.testing import Result
 
     from rulvar.core import Context
+    from rulvar.core.testing import StoreCall
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +101,26 @@ def test_an_unknown_run_is_named_and_the_others_are_taken() -> None:
             store.renew(lease)
         assert caught.value.reason == "superseded"
         assert store.get_lease("a") is None
+
+
+def test_an_operator_who_is_overtaken_by_another_one_has_taken_the_run_all_the_same() -> None:
+    with SqliteStore("runs.db") as store:
+        stalled = store.acquire("a", "holder")
+
+        def around(call: StoreCall, perform: Callable[[], object]) -> object:
+            if call.method == "release":
+                store.seize("a", "another operator")
+            return perform()
+
+        watched = WatchedStores(Stores(store, store.transcripts()), around=around)
+        stores = Stores(watched.journal, watched.transcripts)
+        done = asyncio.run(_take(Engine(stores), stores, "a"))
+        assert done == {"taken": True, "holder": "holder", "epoch": 1}
+        left = store.get_lease("a")
+        assert left is not None
+        assert (left.owner, left.epoch) == ("another operator", 3)
+        with pytest.raises(LeaseHeldError):
+            store.renew(stalled)
 
 
 def test_it_asks_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:

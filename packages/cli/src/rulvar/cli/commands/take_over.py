@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +12,7 @@ from rulvar.cli.render import plain
 from rulvar.cli.several import confirm, each_run, is_there, no_such_run
 from rulvar.core.capabilities import has_lease_admin, has_leases
 from rulvar.core.checks import check_run_id
-from rulvar.core.errors import ConfigError
+from rulvar.core.errors import ConfigError, LeaseHeldError
 
 if TYPE_CHECKING:
     from rulvar.cli.render import Output
@@ -72,7 +73,8 @@ async def _take(_engine: Engine, stores: Stores, run_id: str) -> Document:
         return {"taken": False, "holder": None, "epoch": None}
     lease = journal.seize(run_id, _OPERATOR)
     # Whoever was granted the run between the look and the seizure is fenced just the same.
-    journal.release(lease)
+    with contextlib.suppress(LeaseHeldError):  # lost to a second operator, who frees it as well
+        journal.release(lease)
     return {"taken": True, "holder": holder.owner, "epoch": holder.epoch}
 
 
