@@ -120,7 +120,8 @@ class Bridge:
     async def call_abandonable(self, function: Callable[[], T]) -> T:
         """Run user code in a thread, in this task's context; a cancelled task does not wait.
 
-        The thread cannot be stopped: what it still does, it does unobserved.
+        What still waits for a thread then is not begun. A thread that has begun cannot be
+        stopped: what it still does, it does unobserved.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[object] = loop.create_future()
@@ -168,10 +169,11 @@ class Bridge:
             function, future, mailbox, context = job
             value: object = None
             error: BaseException | None = None
-            try:
-                value = function() if context is None else context.run(function)
-            except BaseException as caught:  # noqa: BLE001 - handed to whoever waits
-                error = caught
+            if not future.cancelled():  # given up while it waited for a thread: not begun
+                try:
+                    value = function() if context is None else context.run(function)
+                except BaseException as caught:  # noqa: BLE001 - handed to whoever waits
+                    error = caught
             with self._lock:
                 self._unfinished -= 1
             mailbox.put(future, value, error)

@@ -18,7 +18,7 @@ from rulvar.core.engine.context import Context
 from rulvar.core.engine.control import SegmentEnded
 from rulvar.core.engine.control_calls import cancel, cancel_children
 from rulvar.core.engine.outcome import RunOutcome, Suspension, failure_of
-from rulvar.core.engine.ownership import OwnedRun
+from rulvar.core.engine.ownership import BorrowedRun, OwnedRun
 from rulvar.core.engine.scope import Scope
 from rulvar.core.engine.segment import CURRENT, Ending, Segment
 from rulvar.core.errors import (
@@ -75,6 +75,8 @@ async def drive(
     )
     on_live(segment)
     door.tell = segment.tell
+    if isinstance(ownership, BorrowedRun):
+        ownership.on_loss = segment.lose
     if isinstance(ownership, OwnedRun):
         ownership.tell = segment.tell
         ownership.on_loss = segment.lose

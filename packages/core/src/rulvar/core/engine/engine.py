@@ -26,7 +26,7 @@ from rulvar.core.engine.ownership import BorrowedRun
 from rulvar.core.engine.parts import Parts
 from rulvar.core.engine.reads import Reads
 from rulvar.core.engine.retention import apply_retention, prune, prune_inside
-from rulvar.core.engine.segment import CURRENT
+from rulvar.core.engine.segment import inside
 from rulvar.core.engine.settings import (
     choice,
     decide_ownership,
@@ -267,9 +267,9 @@ class Engine:
         `LeaseHeldError` (``held``) while another process has the run: wait, or take over.
         """
         check_run_id(run_id)
-        inside = self._inside(run_id)
-        if inside is not None:
-            await on_loop(inside.loop, inside.cancel())
+        caller = self._inside(run_id)
+        if caller is not None:
+            await on_loop(caller.loop, caller.cancel())
             return None
         live = self._live.get(run_id)
         if live is not None:
@@ -289,9 +289,9 @@ class Engine:
         check_run_id(run_id)
         check_call_name(key)
         value = normalize(value)
-        inside = self._inside(run_id)
-        if inside is not None:
-            await on_loop(inside.loop, inside.resolve(key, value))
+        caller = self._inside(run_id)
+        if caller is not None:
+            await on_loop(caller.loop, caller.resolve(key, value))
             return
         live = self._live.get(run_id)
         if live is not None and await live.resolve_live(key, value):
@@ -308,12 +308,12 @@ class Engine:
         Raises `LeaseHeldError` (``held``) while somebody has the run.
         """
         check_run_id(run_id)
-        inside = self._inside(run_id)
-        if inside is not None and lease is None:
+        caller = self._inside(run_id)
+        if caller is not None and lease is None:
             await self._parts.bridge.call(
                 partial(control_calls.check_no_live_child, self._parts, run_id)
             )
-            await on_loop(inside.loop, inside.delete())
+            await on_loop(caller.loop, caller.delete())
             return
         if lease is None and run_id in self._live:
             raise self._held(run_id)
@@ -328,9 +328,9 @@ class Engine:
         inside the run it goes through the segment's own lease.
         """
         check_run_id(run_id)
-        inside = self._inside(run_id)
-        if inside is not None and lease is None:
-            return await on_loop(inside.loop, inside.through_door(prune_inside))
+        caller = self._inside(run_id)
+        if caller is not None and lease is None:
+            return await on_loop(caller.loop, caller.through_door(prune_inside))
         if lease is None and run_id in self._live:
             raise self._held(run_id)
         return await self._briefly(run_id, lease, prune)
@@ -343,9 +343,7 @@ class Engine:
         With ``dry_run`` nothing is changed and the report says what would be. Raises store
         errors of the listing.
         """
-        current = CURRENT.get()
-        if current is not None:
-            current.check()
+        inside()
         return await self._parts.bridge.call(
             partial(apply_retention, self._parts, policy, dry_run=dry_run)
         )
@@ -379,15 +377,9 @@ class Engine:
         )
 
     def _inside(self, run_id: str) -> Segment | None:
-        """Return the segment of ``run_id`` that is calling; refuse one that has ended.
-
-        A segment that has lost its run may begin nothing at all, about any run.
-        """
-        current = CURRENT.get()
-        if current is None:
-            return None
-        current.check()
-        return current if self._is_about(current, run_id) else None
+        """Return the segment of ``run_id`` that is calling; refuse one that has ended."""
+        current = inside()
+        return current if current is not None and self._is_about(current, run_id) else None
 
     def _is_about(self, segment: Segment, run_id: str) -> bool:
         same = segment.parts.reads.shares_stores(self._parts.reads)
@@ -399,11 +391,8 @@ class Engine:
         return self._parts.own(run_id)
 
     def _launch(self, run_id: str, wish: StartNew | Resume, lease: Lease | None) -> RunHandle:
-        current = CURRENT.get()
-        if current is not None:
-            current.check()
-            if self._is_about(current, run_id):
-                raise self._held(run_id)
+        if self._inside(run_id) is not None:
+            raise self._held(run_id)
         if lease is not None and check_lease(lease).run_id != run_id:
             message = f"the lease is for run {lease.run_id!r}, not {run_id!r}: acquire that one"
             raise ConfigError(message)
@@ -458,5 +447,6 @@ class Engine:
         if lease is not None and check_lease(lease).run_id != run_id:
             message = f"the lease is for run {lease.run_id!r}, not {run_id!r}: acquire that one"
             raise ConfigError(message)
+        inside()  # asked again: whoever is calling may have ended while it waited
         take = partial(self._ownership, run_id, lease)
         return await self._parts.bridge.call(partial(control_calls.briefly, self._parts, take, act))

@@ -133,11 +133,15 @@ class UnownedRun:
 
 
 class BorrowedRun:
-    """A lease handed in by the caller, who keeps renewing and releasing it."""
+    """A lease handed in by the caller, who keeps renewing and releasing it.
+
+    ``on_loss`` is called once, from whatever thread noticed, when the run is lost.
+    """
 
     def __init__(self, lease: Lease) -> None:
         self.run_id = lease.run_id
         self.lease = lease
+        self.on_loss: Callable[[SupersededError], None] = lambda _error: None
         self._lost: SupersededError | None = None
 
     @property
@@ -153,7 +157,9 @@ class BorrowedRun:
 
     def refused(self, used: Authority, error: LeaseHeldError) -> None:  # noqa: ARG002
         """Lose the run: an expired lease is the caller's to take again."""
-        self._lost = self._lost or _superseded(self.run_id, self.lease, error.reason, error)
+        if self._lost is None:
+            self._lost = _superseded(self.run_id, self.lease, error.reason, error)
+            self.on_loss(self._lost)
         raise self._lost from error
 
     def time_left(self) -> bool:

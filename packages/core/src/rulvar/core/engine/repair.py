@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 from rulvar.core.engine.control_calls import briefly
 from rulvar.core.engine.engine import Engine
 from rulvar.core.engine.ownership import OwnedRun, UnownedRun
+from rulvar.core.engine.segment import inside
 from rulvar.core.errors import StoreCorruptError
 from rulvar.core.journal import read_journal, run_start
 
@@ -64,9 +65,10 @@ class RowRewriter:
 
         ``decide`` is asked under the lease, and again when the lease had to be taken again.
         None means that there was no lease, or nothing to write. Raises `LeaseHeldError`
-        (``held``) while somebody has the run, `SupersededError` when it is lost meanwhile, and
-        what the store raises.
+        (``held``) while somebody has the run, `SupersededError` when it is lost meanwhile,
+        `SegmentEnded` from inside a segment that has ended, and what the store raises.
         """
+        inside()
         parts = self._engine.parts
         take = partial(parts.take, run_id) if parts.owns else partial(UnownedRun, run_id)
         return briefly(parts, take, partial(_rewrite, decide=decide))

@@ -34,19 +34,29 @@ from rulvar.core.wire import format_time, parse_time
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rulvar.core.engine.authority import Authority
     from rulvar.core.engine.bridge import Bridge
     from rulvar.core.engine.door import Door
     from rulvar.core.engine.events import Tell
     from rulvar.core.engine.parts import ChildHandle, Parts
     from rulvar.core.engine.replay import Replay
 
-__all__ = ["CURRENT", "Ending", "Segment", "child_is_live"]
+__all__ = ["CURRENT", "Ending", "Segment", "child_is_live", "inside"]
 
 T = TypeVar("T")
 
 CURRENT: ContextVar[Segment | None] = ContextVar("rulvar_segment", default=None)
 """The segment whose body, branch or step is running here; threads of steps inherit it."""
+
+
+def inside() -> Segment | None:
+    """Return the segment that is calling, if one is.
+
+    Raises `SegmentEnded` for one that has ended: it may begin nothing, about any run.
+    """
+    current = CURRENT.get()
+    if current is not None:
+        current.check()
+    return current
 
 
 class Ending(IntEnum):
@@ -146,6 +156,8 @@ class Segment:
 
     def lose(self, error: SupersededError) -> None:
         """Learn of the loss, from any thread: no call begins from here on."""
+        if self.lost is not None:
+            return
         self.lost = error
         self.tell("lease.lost", epoch=error.epoch, detail=error.reason)
         self.from_any_thread(partial(self.end, Ending.LOST))
@@ -430,8 +442,7 @@ class Segment:
 
     async def cancel(self) -> None:
         """Cancel the run: its outcome will be ``cancelled``."""
-        self.check()
-        await self.store.call(self.authority)
+        await self.through_door(lambda _parts, door: door.authority())
         self.end(Ending.CANCELLED)
 
     async def delete(self) -> None:
@@ -466,7 +477,3 @@ class Segment:
         """Let the run go without an outcome: somebody else goes on with it."""
         if self.ending is None:
             self.end(Ending.STOPPED)
-
-    def authority(self) -> Authority:
-        """Return the present authority. Raises `SupersededError` once the run is lost."""
-        return self.door.authority()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from functools import partial
 from typing import TYPE_CHECKING
 
 from rulvar.core.engine.replay import Answered
@@ -94,7 +93,6 @@ async def _try(
     ):
         with attempt:
             attempts.made = attempt.num
-            segment.check()
             return await call(segment, function, args)
     message = "a retry loop ended without a result or an error"
     raise AssertionError(message)
@@ -103,8 +101,17 @@ async def _try(
 async def call(
     segment: Segment, function: Callable[..., object], args: tuple[object, ...]
 ) -> object:
-    """Call user code: an async function here, a plain one in a thread of its own."""
+    """Call user code: an async function here, a plain one in a thread of its own.
+
+    Raises `SegmentEnded` instead when the segment has ended, also while it waited for a thread.
+    """
     if inspect.iscoroutinefunction(function):
+        segment.check()
         return await function(*args)
-    result = await segment.parts.step_threads.call_abandonable(partial(function, *args))
+
+    def begin() -> object:
+        segment.check()
+        return function(*args)
+
+    result = await segment.parts.step_threads.call_abandonable(begin)
     return await result if inspect.isawaitable(result) else result

@@ -131,7 +131,6 @@ async def _work(
     try:
         # Noted even when this task is cancelled meanwhile: then it is removed all the same.
         tree = await threads.call(make, then=made.append)
-        segment.check()
         value = normalize(await call(segment, body, (tree.path,)))
         return value, await threads.call(partial(git.changes_of, tree, base))
     finally:
