@@ -65,7 +65,8 @@ def test_the_patch_carries_every_kind_of_change_and_applies(bench: Bench, tmp_pa
     bench.assert_nothing_left()
 
     clone = tmp_path / "clone"
-    git(tmp_path, "clone", "-q", str(bench.repo), str(clone))
+    # Not by copying the folder of objects: the patch alone must have what is new.
+    git(tmp_path, "clone", "-q", "--no-local", str(bench.repo), str(clone))
     git(clone, "apply", "--index", "-", given=done.patch)
     expected = {name: facts for name, facts in trees[0].items() if name != "noise.log"}
     assert tree_of(clone) == expected
@@ -205,6 +206,49 @@ def test_a_repository_inside_is_refused(bench: Bench, born: bool) -> None:
     bench.assert_nothing_left()
 
 
+def test_what_only_a_submodule_has_is_refused(bench: Bench, tmp_path: Path) -> None:
+    allowed = ("-c", "protocol.file.allow=always")
+    git(tmp_path, "clone", "-q", str(bench.repo), str(tmp_path / "library"))
+    git(bench.repo, *allowed, "submodule", "--quiet", "add", str(tmp_path / "library"), "lib")
+    git(bench.repo, "commit", "-q", "-m", "second")
+
+    def work(path: Path) -> None:
+        git(path, *allowed, "submodule", "--quiet", "update", "--init")
+        (path / "kept.txt").write_text("changed\n")
+
+    def inside(path: Path) -> None:
+        work(path)
+        (path / "lib" / "kept.txt").write_text("lost otherwise\n")
+
+    bench.work = inside
+    with pytest.raises(StepFailedError, match="submodule 'lib' of the worktree has changes"):
+        asyncio.run(bench.run()).unwrap()
+    bench.assert_nothing_left()
+    bench.work = work
+    assert asyncio.run(bench.resume(retry_failed=True)).status == "ok"
+    assert bench.results[-1].files == ("kept.txt",), "one that is as it was is no hindrance"
+
+
+def test_a_sparse_repository_is_worked_in_whole(bench: Bench) -> None:
+    (bench.repo / "wanted").mkdir()
+    (bench.repo / "other").mkdir()
+    for name in ("wanted/file", "other/file"):
+        (bench.repo / name).write_text("old\n")
+    git(bench.repo, "add", "-A")
+    git(bench.repo, "commit", "-q", "-m", "second")
+    git(bench.repo, "sparse-checkout", "set", "wanted")
+    assert not (bench.repo / "other").exists()
+
+    def work(path: Path) -> None:
+        (path / "other" / "file").write_text("new\n")
+        (path / "third").mkdir()
+        (path / "third" / "file").touch()
+
+    bench.work = work
+    assert asyncio.run(bench.run()).status == "ok"
+    assert bench.results[-1].files == ("other/file", "third/file")
+
+
 def test_a_body_that_removes_git_changes_no_repository_around_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +338,8 @@ def test_a_folder_of_the_repository_and_a_bare_one_will_do(bench: Bench, tmp_pat
         (None, "-x", "is no revision"),
         (None, "", "names no commit"),
         (None, "HEAD:kept.txt", "names no commit"),
+        (None, "^HEAD", "names no commit"),
+        (None, "\ud800", "names no commit"),
         ("plain", "HEAD", "no git repository"),
         ("absent", "HEAD", "no git repository"),
         ("unborn", "HEAD", "names no commit"),

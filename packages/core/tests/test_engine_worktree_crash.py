@@ -171,6 +171,27 @@ def test_a_later_segment_clears_what_an_older_one_left_of_any_dispatch(bench: Be
     assert leftovers() == [later]
 
 
+def test_a_later_segment_clears_what_lies_in_another_temp_folder(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(bench.run())
+    bench.forget_answer()
+    [place] = Path(tempfile.gettempdir()).glob("rulvar-worktrees-*/*")
+    run = bench.paths[0].name.partition("-")[0]
+    older, moved = (place / f"{run}-d{number}-s1-e1-tree" for number in (1, 2))
+    for path in (older, moved):
+        git(bench.repo, "worktree", "add", "-q", "--detach", str(path))
+    owners = moved.rename(tmp_path / moved.name)
+    moved.symlink_to(owners)  # no worktree of git's any more: whoever made this, it was not us
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "elsewhere"))
+    asyncio.run(bench.resume())
+    assert not older.exists()
+    assert (owners / "kept.txt").exists()
+    assert leftovers() == []
+    assert not (bench.repo / ".git" / "worktrees").exists()
+
+
 def leftovers_of_others(bench: Bench, tmp_path: Path) -> list[str]:
     """Make a worktree of another run, and one of the owner's that is not there just now."""
     [place] = (tmp_path / "temp").glob("rulvar-worktrees-*/*")

@@ -210,8 +210,9 @@ class Context:
 
         Raises `ConfigError`, before anything is journalled, when git is absent, ``repo`` is
         no repository or ``base`` names no commit of it; `StepFailedError` when the body
-        failed, or left a repository of its own inside. A patch that is gone ends the segment
-        with `StoreCorruptError`, and the run can be resumed once it is restored.
+        failed, or left what no patch can carry: a repository of its own inside, uncommitted
+        changes in a submodule. A patch that is gone ends the segment with `StoreCorruptError`,
+        and the run can be resumed once it is restored.
         """
         check_call_name(name)
         where = os.fspath(repo)

@@ -48,12 +48,17 @@ _SETTINGS = (
     "core.fsmonitor=false",
     "core.safecrlf=false",
     "core.quotePath=true",
+    # All of the base, or what the body does elsewhere could not be in the patch.
+    "core.sparseCheckout=false",
+    "worktree.useRelativePaths=false",
     "advice.addEmbeddedRepo=false",
     "gc.auto=0",
     "maintenance.auto=false",
     "submodule.recurse=false",
 )
 _GITLINK = "160000"
+_COMMIT = re.compile(rb"[0-9a-f]{40,64}\n\Z")
+_UNSTAGED = ("diff-files", "--raw", "-z", "--ignore-submodules=none", "--no-renames")
 _MOST_NAMES = 1_000
 _NAME = re.compile(r"([0-9a-f]{16})-d([0-9]+)-s([0-9]+)-e([0-9]+)-tree\Z")
 # Where git already knew a worktree of that name, it added a number to its own folder for it.
@@ -133,14 +138,17 @@ def resolve_base(repo: str, base: str) -> str:
     if base.startswith("-") or "\0" in base:
         message = f"worktree base {base!r} is no revision: give a branch, a tag or a commit"
         raise ConfigError(message)
+    cause: Exception | None = None
     try:
         found = _run(["-C", repo, "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}"])
-    except GitError as error:
+    except (GitError, ValueError) as error:  # a lone surrogate has no bytes for git
+        found, cause = b"", error
+    if _COMMIT.match(found) is None:  # ^HEAD is a revision too, and names what is left out
         message = (
             f"worktree base {base!r} names no commit of the repository {repo!r}: give a branch, "
             "a tag or a commit that it has"
         )
-        raise ConfigError(message) from error
+        raise ConfigError(message) from cause
     return found.decode("ascii").strip()
 
 
@@ -230,9 +238,21 @@ def _remove(place: Place, name: str) -> None:
     admins = place.common / "worktrees"
     for path in _listed(admins):
         if _ADMIN_NAME.match(path.name) and path.name.rstrip("0123456789") == name:
+            _remove_elsewhere(path, name)
             _remove_folder(path)
     with suppress(OSError):
         admins.rmdir()  # as git does, when it was the last
+
+
+def _remove_elsewhere(admin: Path, name: str) -> None:
+    """Remove the worktree of a segment whose temp folder was another one: git knows where."""
+    try:
+        link = Path(os.fsdecode((admin / "gitdir").read_bytes().rstrip(b"\r\n")))
+        mutual = os.fsdecode(link.read_bytes().rstrip(b"\r\n")) == f"gitdir: {admin}"
+    except OSError:
+        return  # gone already, or cut short by a crash
+    if mutual and link.parent.name == name:
+        _remove_folder(link.parent)
 
 
 def _remove_folder(folder: Path) -> None:
@@ -249,13 +269,15 @@ def _remove_folder(folder: Path) -> None:
 def changes_of(tree: Tree, base: str) -> Changes:
     """Return how the worktree differs from ``base``: all but ignored files.
 
-    Raises `GitError`, and `ConfigError` for a repository inside the worktree.
+    Raises `GitError`, and `ConfigError` for what a patch cannot carry: a repository inside the
+    worktree, or uncommitted changes inside a submodule.
     """
     # Whatever has become of the worktree's .git: never the repository around it.
     here = ["--git-dir", str(tree.admin), "--work-tree", str(tree.path)]
     with suppress(FileNotFoundError):
         (tree.admin / "index.lock").unlink()  # of a git that the body has left behind
     _run(["-C", str(tree.path), *here, "add", "--all"])
+    _check_submodules(_run(["-C", str(tree.path), *here, *_UNSTAGED]))
     compared = ["diff-index", "--cached", "--no-ext-diff", "--no-textconv", "--find-renames"]
     raw = _run(["-C", str(tree.path), *here, *compared, "--raw", "-z", base])
     names = _names(raw)
@@ -263,6 +285,19 @@ def changes_of(tree: Tree, base: str) -> Changes:
     prefixes = ["--src-prefix=a/", "--dst-prefix=b/"]
     patch = _run(["-C", str(tree.path), *here, *compared, *form, *prefixes, base])
     return Changes(patch, len(names), tuple(names[:_MOST_NAMES]))
+
+
+def _check_submodules(raw: bytes) -> None:
+    """Refuse what only a submodule has: a patch names the commit that it is at, no file of it."""
+    fields = iter(raw.split(b"\0")[:-1])
+    for header in fields:
+        name = next(fields).decode("utf-8", "backslashreplace")
+        if header.decode("ascii").lstrip(":").split(" ")[0] == _GITLINK:
+            message = (
+                f"the submodule {name!r} of the worktree has changes that were not committed, "
+                "which no patch can carry: commit and push them, or change it outside"
+            )
+            raise ConfigError(message)
 
 
 def _names(raw: bytes) -> list[str]:
