@@ -136,6 +136,20 @@ def test_epochs_in_a_journal_of_a_store_without_leases_count(tmp_path: Path) -> 
         assert destination.journal.acquire("a", "worker").epoch > 12
 
 
+def test_a_run_whose_epochs_are_used_up_fails_alone_and_takes_no_number() -> None:
+    source, destination = reference_stores(), reference_stores()
+    source.journal.append("a", record(0, epoch=2**53 - 1))
+    source.journal.append("b", record(0, epoch=2**53 - 3))
+    source.journal.append("c", record(0))
+    report = copy_runs(source, destination, source_name="s")
+    assert [run.outcome for run in report.runs] == ["failed", "copied", "copied"]
+    assert "has used up its epochs" in str(report.runs[0].problem)
+    assert list(content(destination)) == ["b", "c"]
+    assert isinstance(destination.journal, ReferenceStore)
+    assert destination.journal.acquire("a", "worker").epoch == 2
+    assert destination.journal.acquire("b", "worker").epoch == 2**53 - 1
+
+
 def test_a_held_run_is_left_for_another_time() -> None:
     source, destination = reference_stores(), reference_stores()
     fill(source, ["a", "b", "c"])
@@ -301,6 +315,36 @@ def test_a_damaged_run_fails_alone(tmp_path: Path) -> None:
         report = copy_runs(source, destination, source_name="s")
         outcomes = {run.run_id: run.outcome for run in report.runs}
         assert outcomes == {"a": "copied", "b": "failed", "c": "copied", "only a blob": "copied"}
+
+
+def test_a_run_that_is_damaged_since_its_copy_keeps_no_other_from_being_copied(
+    tmp_path: Path,
+) -> None:
+    destination = reference_stores()
+    with files(tmp_path / "store") as source:
+        fill(source, ["a", "b"])
+        assert copy_runs(source, destination, source_name="s").complete
+        before = content(destination)["b"]
+        path = tmp_path / "store" / "journals" / "b.jsonl"
+        path.write_bytes(b"damage\n" + path.read_bytes())
+        source.journal.append("c", record(0))
+        report = copy_runs(source, destination, source_name="s")
+    outcomes = {run.run_id: run.outcome for run in report.runs}
+    assert outcomes == {"a": "already", "b": "failed", "c": "copied", "only a blob": "already"}
+    assert "cannot be read" in str(report.runs[1].problem)
+    assert content(destination)["b"] == before
+
+
+def test_a_damaged_run_at_the_destination_is_in_the_way(tmp_path: Path) -> None:
+    source = reference_stores()
+    fill(source, ["a", "b"])
+    with files(tmp_path / "store") as destination:
+        destination.journal.append("b", record(0))
+        path = tmp_path / "store" / "journals" / "b.jsonl"
+        path.write_bytes(b"damage\n" + path.read_bytes())
+        with pytest.raises(ConfigError, match=r"'b': line 1 .* cannot be read"):
+            copy_runs(source, destination, source_name="s")
+        assert destination.journal.load("a") == []
 
 
 class NoFloor:

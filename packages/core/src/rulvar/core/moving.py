@@ -32,7 +32,7 @@ from rulvar.core.capabilities import (
     has_run_inventory,
     lease_ttl_ms_of,
 )
-from rulvar.core.checks import check_run_id
+from rulvar.core.checks import MAX_INTEGER, check_run_id
 from rulvar.core.errors import ConfigError, LeaseHeldError, StoreCorruptError
 from rulvar.core.records import RunFilter
 from rulvar.core.wire import Digits, InvalidJSONError, json_text, parse_json, parse_value
@@ -224,7 +224,11 @@ def _refuse_conflicts(
         if run_id not in there:
             continue
         try:
-            ours, theirs = _read(source, run_id), _read(destination, run_id)
+            ours = _read(source, run_id)
+        except StoreCorruptError:
+            continue  # in nobody's way: it fails alone when its turn comes
+        try:
+            theirs = _read(destination, run_id)
         except StoreCorruptError as error:
             problems.append(f"{run_id!r}: {error}")
             continue
@@ -342,6 +346,8 @@ class _Copy:
         problem = _conflict(content, theirs, mark, self._source, self._destination)
         if problem is not None:
             self._refuse(f"the destination has run {run_id!r}: {problem}")
+        if self._there.lease is not None and self._epoch >= MAX_INTEGER:
+            self._refuse(f"run {run_id!r} has used up its epochs: no higher one can be granted")
         self._there.raise_to(self._epoch)
         if theirs.is_empty or theirs.mark is not None:
             self._write(content, theirs, mark)
@@ -447,6 +453,6 @@ def _highest_epoch(records: Sequence[JournalRecord], lease: Lease | None) -> int
             message = f"the record of seq {record.seq} cannot be read: {error}"
             raise StoreCorruptError(message) from error
         epoch = value.get("epoch") if isinstance(value, dict) else None
-        if type(epoch) is Digits and epoch.isdigit() and len(epoch) <= len(str(2**53 - 1)):
+        if type(epoch) is Digits and epoch.isdigit() and len(epoch) <= len(str(MAX_INTEGER)):
             highest = max(highest, int(epoch))
-    return min(highest, 2**53 - 1)
+    return min(highest, MAX_INTEGER)
