@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Literal, cast
 
 import pytest
 from engine_loop_bench import (
@@ -17,9 +18,11 @@ from engine_loop_bench import (
     Image,
     ProcessDiedError,
     nth_checkpoint,
+    sealed,
 )
 
 from rulvar.core.engine import Compaction, Done, Engine, GoOn, workflow
+from rulvar.core.engine.turns import Checkpoint
 from rulvar.core.errors import (
     ConfigError,
     StepFailedError,
@@ -119,6 +122,8 @@ IMPOSSIBLE: dict[str, Callable[[dict[str, object]], object]] = {
     "no UTF-8": lambda _: b"\xff",
     "no object": lambda _: b"[]",
     "an empty blob": lambda _: b"",
+    "a count that could be": lambda kept: json.dumps(kept | {"turns": 2}).encode(),
+    "a state that could be": lambda kept: json.dumps(kept | {"state": [0, 1, 3]}).encode(),
     "another format": lambda kept: kept | {"format": 2},
     "another genesis": lambda kept: kept | {"genesis": "0" * 32},
     "another dispatch": lambda kept: kept | {"dispatch": 7},
@@ -127,6 +132,8 @@ IMPOSSIBLE: dict[str, Callable[[dict[str, object]], object]] = {
     "a boolean for a count": lambda kept: kept | {"turns": True},
     "a float for a count": lambda kept: kept | {"turns": 2.0},
     "more turns than are allowed": lambda kept: kept | {"turns": 1_001},
+    "no limit": lambda kept: {k: v for k, v in kept.items() if k != "limit"},
+    "a limit that is no number": lambda kept: kept | {"limit": "many"},
     "no state": lambda kept: {k: v for k, v in kept.items() if k != "state"},
     "no summaries": lambda kept: {k: v for k, v in kept.items() if k != "summaries"},
     "summaries that are no refs": lambda kept: kept | {"summaries": [1]},
@@ -141,7 +148,7 @@ def test_a_checkpoint_that_cannot_be_is_refused_whole(what: str) -> None:
     blob = bench.blob()
     assert blob is not None
     spoilt = IMPOSSIBLE[what](json.loads(blob))
-    bench.put_checkpoint(spoilt if isinstance(spoilt, bytes) else json.dumps(spoilt).encode())
+    bench.put_checkpoint(sealed(spoilt) if isinstance(spoilt, dict) else cast("bytes", spoilt))
     outcome = asyncio.run(bench.resume())
     assert outcome.value == WHOLE
     assert [bench.ran[n] for n in range(TURNS)] == [2, 2, 2, 1, 1], "it started over"
@@ -149,10 +156,32 @@ def test_a_checkpoint_that_cannot_be_is_refused_whole(what: str) -> None:
     assert [(event.name, bool(event.detail)) for event in refused] == [(CHECKPOINT, True)]
 
 
+def test_a_checkpoint_is_refused_whatever_bit_of_it_is_another() -> None:
+    bench = Bench()
+    bench.die_at(nth_checkpoint(3), "after")
+    blob = bench.blob()
+    assert blob is not None
+    read = partial(Checkpoint.decode, genesis=json.loads(blob)["genesis"], dispatch=LOOP)
+    assert read(blob).turns == 3
+    flipped = (
+        blob[:at] + bytes([blob[at] ^ 1 << bit]) + blob[at + 1 :]
+        for at in range(len(blob))
+        for bit in range(8)
+    )
+    lost = (blob[:at] + blob[at + 1 :] for at in range(len(blob)))
+    torn = (blob[:at] for at in range(len(blob)))
+    for damaged in (*flipped, *lost, *torn, blob + b" ", blob + blob):
+        with pytest.raises(ValueError):  # noqa: PT011 - each says something else
+            read(damaged)
+
+
 def test_a_checkpoint_that_is_whole_is_gone_on_from() -> None:
     """The same journey as above with nothing spoilt: the refusals are the spoiling's doing."""
     bench = Bench()
     bench.die_at(nth_checkpoint(3), "after")
+    blob = bench.blob()
+    assert blob is not None
+    assert sealed(json.loads(blob)) == blob
     assert asyncio.run(bench.resume()).value == WHOLE
     assert [bench.ran[n] for n in range(TURNS)] == [1, 1, 1, 1, 1]
 
@@ -257,6 +286,17 @@ def test_max_turns_counts_the_turns_of_every_segment() -> None:
     assert isinstance(outcome.value, dict)
     assert (outcome.value["ended"], outcome.value["turns"]) == ("max_turns", 4)
     assert sum(bench.ran.values()) == 4
+
+
+def test_a_limit_that_was_lowered_since_ends_with_what_there_is() -> None:
+    bench = Bench()
+    bench.die_at(nth_checkpoint(4), "after")
+    bench.options = {"max_turns": 3}
+    outcome = asyncio.run(bench.resume())
+    assert isinstance(outcome.value, dict)
+    assert (outcome.value["ended"], outcome.value["turns"]) == ("max_turns", 4)
+    assert outcome.value["state"] == [0, 1, 2, 3]
+    assert [bench.ran[n] for n in range(TURNS)] == [1, 1, 1, 1, 0]
 
 
 def test_a_deadline_ends_with_what_there_is_also_in_a_later_segment() -> None:

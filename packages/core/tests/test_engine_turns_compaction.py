@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Literal
 
 import pytest
-from engine_loop_bench import LOOP, Bench, nth_checkpoint
+from engine_loop_bench import LOOP, TURNS, Bench, nth_checkpoint, sealed
 
 from rulvar.core.engine import Compaction
 
@@ -96,7 +96,9 @@ def test_a_summary_that_is_still_long_is_not_summarized_again_for_the_same_turn(
     assert asyncio.run(bench.resume()).value == SHORT
 
 
-@pytest.mark.parametrize("spoilt", [{"genesis": "x"}, {"dispatch": 9}, {"turns": 2}])
+@pytest.mark.parametrize(
+    "spoilt", [{"genesis": "x"}, {"dispatch": 9}, {"turns": 2}, {"madeOf": None}]
+)
 def test_a_summary_of_something_else_is_none(spoilt: dict[str, object]) -> None:
     bench = Bench()
     compacting(bench)
@@ -104,6 +106,23 @@ def test_a_summary_of_something_else_is_none(spoilt: dict[str, object]) -> None:
     ref = f"r/summary/{LOOP}/3"
     blob = bench.blob(ref)
     assert blob is not None
-    bench.pair.transcripts.put(ref, json.dumps(json.loads(blob) | spoilt).encode())
+    bench.pair.transcripts.put(ref, sealed(json.loads(blob) | spoilt))
     assert asyncio.run(bench.resume()).value == SHORT
+    assert bench.made == {3: 2}
+
+
+def test_an_attempt_that_starts_over_takes_no_summary_of_the_one_before() -> None:
+    """Its turns may come to something else, and the old summary knows nothing of that."""
+    bench = Bench()
+    compacting(bench)
+    bench.die_at(nth_checkpoint(4), "after")
+    bench.put_checkpoint(b"torn")
+    bench.initial = ["again"]  # as a model would answer otherwise the second time
+    compact = bench.options["compact"]
+    assert isinstance(compact, Compaction)
+    bench.options = {"compact": Compaction(when=lambda _s, turns: turns == 3, make=compact.make)}
+    outcome = asyncio.run(bench.resume())
+    assert isinstance(outcome.value, dict)
+    assert outcome.value["result"] == {"sum": ["4 in short", 3, 4]}
+    assert [bench.ran[n] for n in range(TURNS)] == [2, 2, 2, 2, 1]
     assert bench.made == {3: 2}

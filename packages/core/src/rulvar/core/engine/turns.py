@@ -6,14 +6,17 @@ The loop is one call of the body. Its opening entry's seq names everything that 
     <run>/summary/<seq>/<turn>   what ``compact`` made of a long state, once per turn
 
 A checkpoint says which run (genesis) and which dispatch (seq) it belongs to, how many turns
-it stands for, and the state that the next turn begins with. A blob that cannot be decoded,
-that belongs elsewhere or whose counters cannot be is refused whole, and the attempt starts
-over: half a checkpoint is none. Everything is written through the door, under the lease: a
-superseded segment's checkpoint is refused, and that ends its loop (finding F2).
+it stands for, and the state that the next turn begins with; a summary also says of which
+state it was made. The hash of all that ends the blob. A blob that cannot be decoded, whose
+bytes are not the ones that were kept, that belongs elsewhere or whose counters cannot be is
+refused whole, and the attempt starts over: half a checkpoint is none. Everything is written
+through the door, under the lease: a superseded segment's checkpoint is refused, and that
+ends its loop (finding F2).
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
@@ -39,6 +42,7 @@ T = TypeVar("T")
 
 TurnsEnd = Literal["done", "max_turns", "deadline"]
 _FORMAT = 1
+_SEAL = b',"hash":"sha256:'
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +113,18 @@ class Turns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """Where a loop stands between two turns."""
+    """Where a loop stands between two turns; ``limit`` is the most turns that it might take.
+
+    A summary is one too: ``made_of`` is the hash of the state that it stands for.
+    """
 
     genesis: str
     dispatch: int
     turns: int
+    limit: int
     state: object
     summaries: tuple[str, ...]
+    made_of: str | None = None
 
     def encode(self) -> bytes:
         """Return the blob."""
@@ -124,14 +133,21 @@ class Checkpoint:
             "genesis": self.genesis,
             "dispatch": self.dispatch,
             "turns": self.turns,
+            "limit": self.limit,
             "state": self.state,
             "summaries": list(self.summaries),
+            "madeOf": self.made_of,
         }
-        return json_text(facts).encode("utf-8")
+        body = json_text(facts).encode("utf-8").removesuffix(b"}")
+        return body + _seal_of(body)
 
     @classmethod
-    def decode(cls, blob: bytes, *, genesis: str, dispatch: int, max_turns: int) -> Checkpoint:
+    def decode(cls, blob: bytes, *, genesis: str, dispatch: int) -> Checkpoint:
         """Read a blob whole, or refuse it whole with ``ValueError`` saying why."""
+        body, mark, rest = blob.rpartition(_SEAL)
+        if mark + rest != _seal_of(body):
+            message = "not the bytes that were kept"
+            raise ValueError(message)
         facts = parse_value(blob)  # an InvalidJSONError is a ValueError
         if not isinstance(facts, dict) or facts.get("format") != _FORMAT:
             message = "not a checkpoint of this format"
@@ -139,9 +155,9 @@ class Checkpoint:
         if facts.get("genesis") != genesis or facts.get("dispatch") != dispatch:
             message = "a checkpoint of another run or dispatch"
             raise ValueError(message)
-        count, summaries = facts.get("turns"), facts.get("summaries")
-        if type(count) is not int or not 1 <= count <= max_turns:
-            message = f"impossible count of turns: {count!r}"
+        count, limit, summaries = facts.get("turns"), facts.get("limit"), facts.get("summaries")
+        if type(count) is not int or type(limit) is not int or not 1 <= count <= limit:
+            message = f"impossible count of turns: {count!r} of {limit!r}"
             raise ValueError(message)
         if not isinstance(summaries, list) or not all(isinstance(s, str) for s in summaries):
             message = "impossible summaries"
@@ -153,9 +169,15 @@ class Checkpoint:
             genesis=genesis,
             dispatch=dispatch,
             turns=count,
+            limit=limit,
             state=facts["state"],
             summaries=tuple(cast("list[str]", summaries)),
+            made_of=cast("str | None", facts.get("madeOf")),
         )
+
+
+def _seal_of(body: bytes) -> bytes:
+    return _SEAL + hashlib.sha256(body).hexdigest().encode("ascii") + b'"}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +219,7 @@ class _Loop:
             genesis=scope.segment.genesis,
             dispatch=opening.seq,
             turns=0,
+            limit=plan.max_turns,
             state=normalize(plan.initial, path="$.initial"),
             summaries=(),
         )
@@ -246,12 +269,8 @@ class _Loop:
         )
 
     def _moved(self, state: object, count: int, *summaries: str) -> Checkpoint:
-        return Checkpoint(
-            genesis=self._at.genesis,
-            dispatch=self._at.dispatch,
-            turns=count,
-            state=state,
-            summaries=(*self._at.summaries, *summaries),
+        return replace(
+            self._at, turns=count, state=state, summaries=(*self._at.summaries, *summaries)
         )
 
     async def _turn(self) -> Done[object] | None:
@@ -291,7 +310,6 @@ class _Loop:
                 blob,
                 genesis=self._at.genesis,
                 dispatch=dispatch,
-                max_turns=self._plan.max_turns,
             )
         except ValueError as error:
             _log.warning(
@@ -302,7 +320,9 @@ class _Loop:
             )
             self._segment.tell("checkpoint.refused", name=ref, detail=str(error))
         else:
-            self._at = replace(kept, dispatch=self._opening.seq)
+            # A limit that was lowered meanwhile ends the loop with what it has come to.
+            limit = max(kept.turns, self._plan.max_turns)
+            self._at = replace(kept, dispatch=self._opening.seq, limit=limit)
             await self._compact()  # the segment before may have died over it
 
     async def _compact(self) -> None:
@@ -315,32 +335,34 @@ class _Loop:
         state = await self._made_before(ref)
         if state is None:
             shorter = await call(self._segment, compact.make, (self._at.state, count))
-            state = Checkpoint(
-                genesis=self._at.genesis,
-                dispatch=self._at.dispatch,
-                turns=count,
+            state = replace(
+                self._at,
                 state=normalize(shorter, path="$.summary"),
                 summaries=(),
+                made_of=self._state_hash,
             )
             await self._put(ref, state.encode())
         self._at = self._moved(state.state, count, ref)
         await self._put(self._checkpoint_ref, self._at.encode())
 
+    @property
+    def _state_hash(self) -> str:
+        return hashlib.sha256(json_text(self._at.state).encode("utf-8")).hexdigest()
+
     async def _made_before(self, ref: str) -> Checkpoint | None:
-        """Return a summary that was kept before the crash that lost its checkpoint."""
+        """Return a summary that was kept before the crash that lost its checkpoint.
+
+        An attempt that has started over may come to another state: its summary is another.
+        """
         blob = await self._get(ref)
         if blob is None:
             return None
         try:
-            kept = Checkpoint.decode(
-                blob,
-                genesis=self._at.genesis,
-                dispatch=self._at.dispatch,
-                max_turns=self._plan.max_turns,
-            )
+            kept = Checkpoint.decode(blob, genesis=self._at.genesis, dispatch=self._at.dispatch)
         except ValueError:
             return None  # not ours: it is made, and overwrites what lies there
-        return kept if kept.turns == self._at.turns else None
+        same = (kept.turns, kept.made_of) == (self._at.turns, self._state_hash)
+        return kept if same else None
 
     async def _get(self, ref: str) -> bytes | None:
         return await self._segment.get_blob(ref)
