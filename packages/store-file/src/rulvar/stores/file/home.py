@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,7 @@ from rulvar.core.errors import (
     ConfigError,
     OutcomeUnknownError,
     StoreClosedError,
+    StoreError,
     StoreForkedError,
 )
 from rulvar.stores.file.errors import translate
@@ -33,7 +35,7 @@ from rulvar.stores.file.filesystem import CREATE, exists, opened, write_all
 from rulvar.stores.file.layout import Layout, Names, name_document
 from rulvar.stores.file.lock import WriterLock
 from rulvar.stores.file.names import encode_name, is_digest_name
-from rulvar.stores.file.opening import prepare, require_store
+from rulvar.stores.file.opening import prepare, require_folders, require_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,6 +47,7 @@ __all__ = ["Durability", "Home", "Settings"]
 
 Durability = Literal["full", "normal"]
 _STRIPES = 64
+_SURELY_ANOTHER_TICK_NS = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,7 @@ class Home:
         self._settlements: dict[str, Callable[[], None]] = {}
         self._changed: set[str] = set()
         self._lock: WriterLock | None = None
+        self._confirmed: tuple[int, int, int] | None = None
         try:
             if settings.read_only:
                 require_store(files, self.layout)
@@ -110,6 +114,24 @@ class Home:
         if self._closing:
             self._refuse_closed()
 
+    def _confirm(self) -> None:
+        """See that the folder is still the one that was opened, whole and this writer's alone.
+
+        What was removed must not be taken for empty, and what was put in its place must not be
+        written to. Whoever adds, moves or removes a name in the root changes its ctime, so as
+        long as that stands still, one look is enough.
+        """
+        now = self.files.look(self.layout.root)
+        seen = (now.st_dev, now.st_ino, now.st_ctime_ns)
+        if seen == self._confirmed:
+            return
+        if self._lock is not None:
+            self._lock.confirm()
+        require_folders(self.files, self.layout)
+        # A change within the same tick of the file system's clock would leave no mark.
+        if os.name != "nt" and abs(time.time_ns() - now.st_ctime_ns) > _SURELY_ANOTHER_TICK_NS:
+            self._confirmed = seen
+
     def _refuse_closed(self) -> NoReturn:
         message = f"the store at {self.settings.root} was closed: open it again"
         raise StoreClosedError(message)
@@ -122,6 +144,7 @@ class Home:
             if self._closing:
                 self._refuse_closed()
             try:
+                self._confirm()
                 self.settle(run_id)
                 yield
             except OSError as error:
@@ -146,6 +169,7 @@ class Home:
             if self._closing:
                 self._refuse_closed()
             try:
+                self._confirm()
                 yield
             except OSError as error:
                 raise translate(error, path=self.settings.root) from error
@@ -290,9 +314,11 @@ class Home:
                 pass
         with self._ending:
             try:
+                if self._settlements:
+                    self._confirm()
                 for run_id in tuple(self._settlements):
                     self.settle(run_id)
-            except OSError:
+            except (OSError, StoreError):
                 # The next opening finds the same: a tail to judge, a deletion to finish.
                 self._settlements.clear()
             self._give_back()

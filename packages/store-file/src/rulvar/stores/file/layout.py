@@ -59,15 +59,11 @@ class Layout:
         self.temporary = os.path.join(root, "temporary")  # noqa: PTH118
         self.backups = os.path.join(root, "backups")  # noqa: PTH118
         self.quarantine = os.path.join(root, "quarantine")  # noqa: PTH118
+        self.folders = tuple(f"{root}{os.sep}{name}" for name in _FOLDERS)
         self.marker = os.path.join(root, "store.json")  # noqa: PTH118
         self.writer_lock = os.path.join(root, "writer.lock")  # noqa: PTH118
         self.opening_lock = os.path.join(root, "opening.lock")  # noqa: PTH118
         self.writer = os.path.join(root, "writer.json")  # noqa: PTH118
-
-    @property
-    def folders(self) -> tuple[str, ...]:
-        """Every folder below the root."""
-        return tuple(f"{self.root}{os.sep}{name}" for name in _FOLDERS)
 
     def is_ours(self, name: str) -> bool:
         """Whether an entry of the root is one that an unfinished first opening leaves."""

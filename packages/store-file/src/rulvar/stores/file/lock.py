@@ -22,7 +22,7 @@ from filelock import lock_descriptor, unlock_descriptor
 
 from rulvar.core.errors import StoreInUseError
 from rulvar.core.wire import InvalidJSONError, format_time, json_text, parse_value
-from rulvar.stores.file.filesystem import LOCK, read_file
+from rulvar.stores.file.filesystem import LOCK, opened, read_file, write_all
 
 if TYPE_CHECKING:
     from rulvar.core.clock import Clock
@@ -43,6 +43,7 @@ class WriterLock:
         self._layout = layout
         self._clock = clock
         self._descriptors: list[int] = []
+        self._room: tuple[int, int] | None = None
         _locks.add(self)
         # A store that is forgotten and never closed must not keep everybody out.
         self._forgotten = weakref.finalize(self, _close_all, self._descriptors, os.getpid())
@@ -59,12 +60,33 @@ class WriterLock:
             room = self._open(self._layout.writer_lock)
             try:
                 self._lock_or_refuse(room)
+                self._room = _identity(self._files.stat(room))
                 self._say_who()
             except BaseException:
                 self._close(room)
                 raise
         finally:
             self._close(door)
+
+    def confirm(self) -> None:
+        """Raise `StoreInUseError` unless the file that is locked is the one that others would lock.
+
+        A hand that removes it, or moves the folder away and puts another in its place, lets a
+        second writer in; the first must not go on beside it.
+        """
+        if os.name == "nt":
+            return  # nobody can remove or move a file there while it is open
+        try:
+            now = _identity(self._files.look(self._layout.writer_lock))
+        except FileNotFoundError:
+            now = None
+        if now != self._room:
+            message = (
+                f"{self._layout.writer_lock} is not the file that this store locked: the folder "
+                "was moved, removed or replaced, or its lock was, and another process may write "
+                "there now: close this store, see to the folder, and open it again"
+            )
+            raise StoreInUseError(message)
 
     def give_back(self) -> None:
         """Stop being the writer; idempotent."""
@@ -108,15 +130,13 @@ class WriterLock:
             "pid": os.getpid(),
             "since": format_time(self._clock.now_ms()),
         }
+        data = (json_text(who) + "\n").encode("utf-8")
         # In place and unsynced: it is read under the same lock, and means nothing after a crash.
-        descriptor = os.open(
-            self._layout.writer, os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666
-        )
-        try:
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, (json_text(who) + "\n").encode("utf-8"))
-        finally:
-            os.close(descriptor)
+        # Over the old one, then cut: so it needs no new room on a full disk.
+        with opened(self._files, self._layout.writer, LOCK) as descriptor:
+            write_all(self._files, descriptor, data)
+            if self._files.stat(descriptor).st_size > len(data):
+                self._files.truncate(descriptor, len(data))
 
     def _refusal(self) -> StoreInUseError:
         holder = "another process"
@@ -131,6 +151,10 @@ class WriterLock:
             "with read_only=true; for several writers at once use sqlite:///<path>"
         )
         return StoreInUseError(message, holder=holder)
+
+
+def _identity(now: os.stat_result) -> tuple[int, int]:
+    return now.st_dev, now.st_ino
 
 
 def _close_all(descriptors: list[int], process: int) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rulvar.stores.file.layout import Layout
     from rulvar.stores.file.lock import WriterLock
 
-__all__ = ["prepare", "require_store", "resolve"]
+__all__ = ["prepare", "require_folders", "require_store", "resolve"]
 
 _FORMAT = "rulvar-file-store"
 _LAYOUT = 1
@@ -50,8 +50,7 @@ def require_store(files: FileSystem, layout: Layout) -> None:
     if data is None:
         _refuse(f"there is no file store at {layout.root}: open it for writing once to make it")
     _check_marker(layout, data)
-    for folder in layout.folders:
-        _require_folder(files, folder)
+    require_folders(files, layout)
 
 
 def _check_marker(layout: Layout, data: bytes) -> None:
@@ -66,6 +65,16 @@ def _check_marker(layout: Layout, data: bytes) -> None:
             f"{layout.root} has layout {marker.get('layout')!r} and this version knows "
             f"{_LAYOUT}: update rulvar-store-file"
         )
+
+
+def require_folders(files: FileSystem, layout: Layout) -> None:
+    """Raise `StoreCorruptError` when a folder of the store is a link, ``OSError`` without one.
+
+    Asked before every call: what is not there must not be taken for empty, and what was
+    replaced by a link would be followed out of the store.
+    """
+    for folder in layout.folders:
+        _require_folder(files, folder)
 
 
 def _require_folder(files: FileSystem, folder: str) -> None:

@@ -1,0 +1,238 @@
+"""The folder while it is open: one that was replaced or led elsewhere is not written to or read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rulvar.core.errors import OutcomeUnknownError, StoreCorruptError, StoreError, StoreInUseError
+from rulvar.core.records import JournalRecord, RunMeta
+from rulvar.stores.file import FileJournalStore, FileStores
+from rulvar.stores.file.testing import FaultyFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+FOLDERS = ("journals", "rows", "blobs", "names", "deleting", "temporary", "backups", "quarantine")
+
+
+def record(seq: int) -> JournalRecord:
+    return JournalRecord(seq=seq, payload=b'{"seq":%d}' % seq)
+
+
+def opened(root: Path, *, read_only: bool = False) -> FileJournalStore:
+    return FileJournalStore(root, read_only=read_only, filesystem=FaultyFileSystem())
+
+
+def filled(root: Path) -> FileJournalStore:
+    store = opened(root)
+    store.append("run", record(0))
+    store.put_meta(RunMeta(run_id="run", status="ok", updated_at="now"))
+    store.transcripts().put("run/x", b"blob")
+    return store
+
+
+def reads(store: FileJournalStore) -> list[Callable[[], object]]:
+    twin = store.transcripts()
+    return [
+        lambda: store.load("run"),
+        lambda: store.load_after("run", -1, 9),
+        lambda: store.get_meta("run"),
+        store.list_runs,
+        lambda: store.list_run_ids(None, 9),
+        lambda: twin.get("run/x"),
+        lambda: twin.list_refs("run"),
+        lambda: twin.blob_info("run/x"),
+    ]
+
+
+def writes(store: FileJournalStore) -> list[Callable[[], object]]:
+    twin = store.transcripts()
+    return [
+        lambda: store.append("run", record(1)),
+        lambda: store.append("new", record(1)),
+        lambda: store.append("long" * 50, record(1)),
+        lambda: store.put_meta(RunMeta(run_id="run", status="error", updated_at="now")),
+        lambda: twin.put("run/x", b"newer"),
+        lambda: twin.put("run/y", b"new"),
+        lambda: twin.delete("run/x"),
+        lambda: store.delete("run"),
+        lambda: store.delete_whole_run("run"),
+    ]
+
+
+def refused(calls: list[Callable[[], object]], error: type[StoreError], words: str) -> None:
+    for call in calls:
+        with pytest.raises(error, match=words):
+            call()
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {
+        str(each.relative_to(root)): each.read_bytes() if each.is_file() else b""
+        for each in root.rglob("*")
+    }
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_that_becomes_a_link_is_not_followed(tmp_path: Path, name: str) -> None:
+    root, outside = tmp_path / "store", tmp_path / "outside"
+    with filled(root) as store, opened(root, read_only=True) as reader:
+        (root / name).rename(outside)
+        (root / name).symlink_to(outside)
+        before = tree(outside)
+        refused([*reads(store), *writes(store), *reads(reader)], StoreCorruptError, "not followed")
+        assert tree(outside) == before
+        (root / name).unlink()
+        outside.rename(root / name)
+        store.append("run", record(1))
+        assert reader.load("run") == [record(0), record(1)]
+
+
+def test_a_folder_that_is_gone_is_not_taken_for_empty(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with filled(root) as store, opened(root, read_only=True) as reader:
+        shutil.rmtree(root)
+        refused([*reads(store), *writes(store), *reads(reader)], StoreError, "No such file")
+    assert not root.exists()
+
+
+def test_a_writer_does_not_go_on_in_a_folder_that_took_the_place_of_its_own(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "store"
+    with filled(root) as store:
+        root.rename(tmp_path / "moved")
+        with opened(root) as other:
+            other.append("run", record(7))
+            before = tree(root)
+            refused([*reads(store), *writes(store)], StoreInUseError, "is not the file that this")
+            assert tree(root) == before
+            assert other.load("run") == [record(7)]
+        shutil.rmtree(root)
+        (tmp_path / "moved").rename(root)
+        store.append("run", record(1))
+        assert store.load("run") == [record(0), record(1)]
+
+
+def test_a_writer_whose_lock_was_removed_does_not_go_on_beside_the_next(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with filled(root) as store:
+        (root / "writer.lock").unlink()
+        refused([*reads(store), *writes(store)], StoreInUseError, "its lock was")
+        with opened(root) as other:
+            other.append("run", record(1))
+            refused([*reads(store), *writes(store)], StoreInUseError, "its lock was")
+    with opened(root) as store:
+        assert store.load("run") == [record(0), record(1)]
+
+
+class NoCut(FaultyFileSystem):
+    """Cannot undo what it wrote by halves."""
+
+    failing = False
+
+    def write(self, descriptor: int, data: memoryview, /) -> int:
+        if self.failing:
+            super().write(descriptor, data[:5])
+            raise OSError(5, "injected")
+        return super().write(descriptor, data)
+
+    def truncate(self, descriptor: int, size: int, /) -> None:
+        if self.failing:
+            raise OSError(5, "injected")
+        super().truncate(descriptor, size)
+
+
+def test_a_change_in_doubt_is_not_settled_in_somebody_else_s_folder(tmp_path: Path) -> None:
+    root, files = tmp_path / "store", NoCut()
+    with FileJournalStore(root, filesystem=files) as store:
+        store.append("run", record(0))
+        files.failing = True
+        with pytest.raises(OutcomeUnknownError):
+            store.append("run", record(1))
+        files.failing = False
+        root.rename(tmp_path / "moved")
+        with opened(root) as other:
+            other.append("run", record(7))
+            other.append("run", record(8))
+        before = tree(root)
+    assert tree(root) == before
+    with opened(tmp_path / "moved") as again:
+        assert again.load("run") == [record(0)]
+
+
+class Looking(FaultyFileSystem):
+    """Counts how often a name is looked at."""
+
+    looks = 0
+
+    def look(self, path: str, /) -> os.stat_result:
+        self.looks += 1
+        return super().look(path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a folder has no time of change there")
+def test_one_look_is_enough_until_a_name_in_the_root_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, outside = tmp_path / "store", tmp_path / "outside"
+    files = Looking()
+    with FileJournalStore(root, filesystem=files) as store:
+        store.append("run", record(0))
+
+        def looks() -> int:
+            before = files.looks
+            store.load("nothing of that name")
+            return files.looks - before
+
+        # As long as the last change is so young that another one could bear the same time.
+        careful = looks()
+        assert looks() == careful
+        later = time.time_ns() + 3_600_000_000_000
+        monkeypatch.setattr(time, "time_ns", lambda: later)
+        looks()
+        assert looks() < careful - len(FOLDERS)
+        seen = root.lstat().st_ctime_ns
+        (root / "journals").rename(outside)
+        (root / "journals").symlink_to(outside)
+        while root.lstat().st_ctime_ns == seen:
+            (root / "tick").write_bytes(b"")
+            (root / "tick").unlink()
+        with pytest.raises(StoreCorruptError, match="not followed"):
+            store.append("run", record(1))
+
+
+def test_what_stands_in_the_place_of_a_lock_is_not_followed_or_waited_for(tmp_path: Path) -> None:
+    root, outside = tmp_path / "store", tmp_path / "outside"
+    FileStores(root).close()
+    outside.write_bytes(b"precious")
+    for name in ("opening.lock", "writer.lock", "writer.json", "store.json"):
+        kept = (root / name).read_bytes()
+        (root / name).unlink()
+        (root / name).symlink_to(outside)
+        with pytest.raises(StoreCorruptError, match="symbolic link"):
+            FileStores(root)
+        (root / name).unlink()
+        if hasattr(os, "mkfifo"):
+            os.mkfifo(root / name)
+            with pytest.raises(StoreCorruptError, match="is no regular file"):
+                FileStores(root)
+            (root / name).unlink()
+        (root / name).write_bytes(kept)
+    assert outside.read_bytes() == b"precious"
+    FileStores(root).close()
+
+
+def test_nothing_of_a_longer_name_is_left_behind_the_holder_s(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    FileStores(root).close()
+    size = (root / "writer.json").stat().st_size
+    (root / "writer.json").write_bytes(b"x" * 500)
+    FileStores(root).close()
+    assert (root / "writer.json").stat().st_size == size
