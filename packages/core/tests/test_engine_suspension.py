@@ -117,6 +117,70 @@ def test_a_handle_answers_its_run_live_and_settled_alike() -> None:
     asyncio.run(main())
 
 
+def test_whoever_answers_later_is_told_that_it_is_resolved() -> None:
+    bench = Bench()
+    over = asyncio.Event()
+
+    @workflow
+    async def goes_on(ctx: Context) -> object:
+        answer = await ctx.await_external("k")
+        await ctx.step("goes on", over.wait)
+        await ctx.await_external("never")
+        return answer
+
+    async def too_late(engine: Engine) -> None:
+        with pytest.raises(InvalidResolutionError, match="'k' is resolved already; the first"):
+            await engine.resolve("r", "k", 2)
+        with pytest.raises(InvalidResolutionError, match="does not wait for 'other'"):
+            await engine.resolve("r", "other", 2)
+
+    async def main() -> None:
+        async with Engine(bench.stores, [goes_on], clock=bench.clock) as engine:
+            assert (await engine.run(goes_on, run_id="r")).status == "suspended"
+            await engine.resolve("r", "k", 1)
+            await too_late(engine)
+            live = engine.start_resume("r")
+            await too_late(engine)
+            over.set()
+            assert (await live.result()).status == "suspended"
+            await too_late(engine)
+
+    asyncio.run(main())
+
+
+def test_a_sleep_beside_other_work_is_over_when_the_clock_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The machine slept, or its clock was put forward: no timer of the loop has heard of it."""
+    monkeypatch.setattr("rulvar.core.engine.segment._LONGEST_NAP_SECONDS", 0.01)
+    bench = Bench()
+    hour_ms = 3_600_000
+
+    @workflow
+    async def both(ctx: Context) -> object:
+        slept = asyncio.Event()
+
+        async def sleeps(inner: Context) -> None:
+            await inner.sleep(hour_ms)
+            slept.set()
+
+        async def works(inner: Context) -> object:
+            return await inner.step("works", slept.wait)
+
+        return await ctx.parallel("both", [sleeps, works])
+
+    async def main() -> RunOutcome:
+        async with Engine(bench.stores, [both], clock=bench.clock) as engine:
+            handle = engine.start(both, run_id="r")
+            await bench.until_parked()
+            bench.clock.set(bench.clock.now_ms() - hour_ms)
+            await asyncio.sleep(0.02)  # looked at meanwhile, or not: it is not over
+            bench.clock.set(bench.clock.now_ms() + 2 * hour_ms)
+            return await asyncio.wait_for(handle.result(), 10)
+
+    assert asyncio.run(main()).value == [None, True]
+
+
 def test_a_late_answer_is_refused_everywhere() -> None:
     bench = Bench()
 

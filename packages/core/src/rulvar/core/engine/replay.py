@@ -177,3 +177,8 @@ class Replay:
         for opened in self._by_seq.values():
             if opened.answer is None and opened.opening.kind in SUSPENSION_KINDS:
                 yield opened.opening
+
+    def has_asked(self, key: str) -> bool:
+        """Whether the run has ever waited for ``key``, answered by now or not."""
+        openings = (opened.opening for opened in self._by_seq.values())
+        return any((one.kind, one.key) == ("external", key) for one in openings)

@@ -44,6 +44,9 @@ __all__ = ["CURRENT", "Ending", "Segment", "child_is_live", "inside"]
 
 T = TypeVar("T")
 
+_LONGEST_NAP_SECONDS = 15.0
+"""A loop's timer stands still while the machine sleeps, and hears of no change of the clock."""
+
 CURRENT: ContextVar[Segment | None] = ContextVar("rulvar_segment", default=None)
 """The segment whose body, branch or step is running here; threads of steps inherit it."""
 
@@ -118,7 +121,7 @@ class Segment:
         self._running = 1
         self._parked: dict[int, asyncio.Future[JournalEntry]] = {}
         self._answering: set[int] = set()
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers: dict[int, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers_under_way = 0
         self._wake_at: str | None = None
@@ -143,7 +146,7 @@ class Segment:
         for child in self.children.values():
             # Also when this run is cancelled: its journal says so before a child is.
             child.let_go()
-        for timer in self._timers:
+        for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
         if self.body is not None and not self.body.done():
@@ -349,14 +352,14 @@ class Segment:
 
     def _set_timer(self, opening: JournalEntry) -> None:
         wait_ms = parse_time(opening.deadline_at or "") - self.parts.clock.now_ms()
-        timer = self.loop.call_later(max(0, wait_ms) / 1000, self._deadline, opening)
-        self._timers.append(timer)
+        nap = min(max(0, wait_ms) / 1000, _LONGEST_NAP_SECONDS)
+        self._timers[opening.seq] = self.loop.call_later(nap, self._deadline, opening)
 
     def _deadline(self, opening: JournalEntry) -> None:
         if self.ending is not None or opening.seq not in self._parked:
             return
         if parse_time(opening.deadline_at or "") > self.parts.clock.now_ms():
-            self._set_timer(opening)  # the wall clock went back
+            self._set_timer(opening)  # a nap was over, or the wall clock went back
             self._look_soon()
             return
         task = self.loop.create_task(self._answer_deadline(opening))
@@ -398,11 +401,12 @@ class Segment:
     def _claim(self, opening: JournalEntry) -> None:
         # Called while no other append of this run is under way: one answer gets through.
         if opening.seq in self._answering or self.replay.answer_to(opening.seq) is not None:
-            message = (
-                f"run {self.run_id!r}: {opening.key!r} is resolved already; the first answer counts"
-            )
-            raise InvalidResolutionError(message, run_id=self.run_id, key=opening.key)
+            raise self._resolved_already(opening.key)
         self._answering.add(opening.seq)
+
+    def _resolved_already(self, key: str) -> InvalidResolutionError:
+        message = f"run {self.run_id!r}: {key!r} is resolved already; the first answer counts"
+        return InvalidResolutionError(message, run_id=self.run_id, key=key)
 
     # --- what others ask of a live segment, on its own loop -----------------------------------
 
@@ -417,6 +421,8 @@ class Segment:
             if opening.kind == "external" and opening.key == key:
                 break
         else:
+            if self.replay.has_asked(key):
+                raise self._resolved_already(key)
             message = f"run {self.run_id!r} does not wait for {key!r}"
             raise InvalidResolutionError(message, run_id=self.run_id, key=key)
         fitting = normalize(value)
