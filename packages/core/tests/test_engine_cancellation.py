@@ -328,6 +328,29 @@ def test_a_loop_that_ends_with_live_runs_leaves_no_lease_behind() -> None:
     asyncio.run(engine.aclose())
 
 
+def test_a_loop_that_ends_while_a_run_is_being_taken_leaves_no_lease_behind() -> None:
+    gate = Gate(lambda call: call.method == "acquire")
+    store, stores, clock = bench(gate)
+    engine = Engine(stores, [three], clock=clock)
+    opens: list[asyncio.Task[None]] = []
+
+    async def open_when_cancelled() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            gate.go_on.set()  # the loop has cancelled everybody by now
+
+    async def main() -> None:
+        engine.start(three, run_id="r")
+        opens.append(asyncio.create_task(open_when_cancelled()))
+        await reached(gate.reached)
+
+    asyncio.run(main())
+    assert store.snapshot().epochs == {"r": 1}, "the lease was granted"
+    assert store.list_leases(None, 9) == [], "and given back"
+    asyncio.run(engine.aclose())
+
+
 def test_an_engine_serves_two_event_loops() -> None:
     outcomes: list[object] = []
     waiting = threading.Semaphore(0)

@@ -1,0 +1,77 @@
+"""While a run is taken again the door is closed; then it is as open as after the first take."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rulvar.core.engine import Engine, workflow
+from rulvar.core.engine.ownership import OwnedRun
+from rulvar.core.engine.surfaces import LeaseCalls
+from rulvar.core.errors import LeaseHeldError, StoreBusyError
+from rulvar.core.stores import Stores
+from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rulvar.core.engine import Context
+    from rulvar.core.engine.authority import Authority
+    from rulvar.core.testing import StoreCall
+
+
+def test_nobody_is_handed_a_lease_while_it_is_being_checked() -> None:
+    clock = ManualClock()
+    store = ReferenceStore(clock=clock)
+    calls = LeaseCalls(Stores(store, store.transcripts()))
+    owned = OwnedRun.take(calls, "r", "me", lease_ttl_ms=store.lease_ttl_ms, clock=clock)
+    first = owned.lease
+    answers: list[Authority] = []
+    asks = threading.Thread(target=lambda: answers.append(owned.authority()))
+
+    def verify() -> bool:
+        asks.start()
+        asks.join(0.1)  # it has no way to say that it waits
+        return True
+
+    owned.verify = verify
+    clock.advance(store.lease_ttl_ms)
+    with pytest.raises(LeaseHeldError) as expired:
+        store.renew(first)
+    owned.refused(first, expired.value)
+    asks.join(10)
+    assert answers == [owned.lease]
+    assert owned.lease.epoch == first.epoch + 1
+
+
+def test_a_busy_store_is_tried_again_under_a_lease_that_was_taken_again() -> None:
+    clock = ManualClock()
+    store = ReferenceStore(clock=clock)
+    taken_again: list[StoreCall] = []
+    busy: list[StoreCall] = []
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        if call.method == "revive":
+            taken_again.append(call)
+        elif call.method == "append" and taken_again and not busy:
+            busy.append(call)
+            message = "somebody else writes just now"
+            raise StoreBusyError(message)
+        return perform()
+
+    @workflow
+    async def sleeps(ctx: Context) -> str:
+        await ctx.step("sleep", clock.advance, 10 * store.lease_ttl_ms)
+        return "fine"
+
+    async def main() -> None:
+        watched = WatchedStores(Stores(store, store.transcripts()), around=around)
+        async with Engine(watched, [sleeps], clock=clock) as engine:
+            outcome = await engine.run(sleeps, run_id="r")
+            assert (outcome.status, outcome.epoch) == ("ok", 2)
+
+    asyncio.run(main())
+    assert len(busy) == 1
