@@ -66,7 +66,7 @@ def full_row(run_id: str, status: str) -> RunMeta:
         workflow_name="w",
         workflow_hash="sha256:1",
         workflow_source_ref=f"{run_id}/source",
-        segments=1,
+        segments=7,
         genesis="g",
         args_provided=True,
         args_hash="sha256:2",

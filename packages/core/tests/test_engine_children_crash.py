@@ -153,6 +153,51 @@ def test_a_superseded_parent_lets_its_children_go_at_once() -> None:
     asyncio.run(main())
 
 
+def test_a_superseded_parent_lets_a_child_go_that_its_body_holds_on_to() -> None:
+    """Not by way of the body, which is cancelled and does not obey."""
+    family = Family()
+
+    async def main() -> None:
+        in_child, let_go = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> None:
+            in_child.set()
+            await asyncio.Event().wait()
+
+        @workflow
+        async def careful(ctx: Context) -> object:
+            return await ctx.step("work", slow)
+
+        @workflow
+        async def holds_on(ctx: Context) -> None:
+            child = asyncio.ensure_future(ctx.child("c", careful))
+            while not let_go.is_set():
+                try:
+                    await asyncio.shield(child)
+                except asyncio.CancelledError:
+                    if child.done():
+                        return
+
+        async with family.engine(holds_on) as engine:
+            handle = engine.start(holds_on, run_id="r")
+            await in_child.wait()
+            child_id = family.child("c")
+            family.store.seize("r", "successor")
+            [owned] = [one for one in engine.parts.keeper._kept if one.run_id == "r"]
+            await asyncio.to_thread(owned.renew)
+            try:
+                with pytest.raises(SupersededError):
+                    await asyncio.wait_for(handle.result(), 10)
+                assert family.store.get_lease(child_id) is None
+            finally:
+                let_go.set()
+        row = family.store.get_meta(child_id)
+        assert row is not None
+        assert row.status == "running", "it can be gone on with"
+
+    asyncio.run(main())
+
+
 def test_a_successor_waits_for_a_child_that_its_predecessor_holds_still() -> None:
     family = Family()
     child_id = asyncio.run(suspended(family))

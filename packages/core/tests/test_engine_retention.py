@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from engine_retention_bench import DAY_MS, Bench, fine, waits
+from engine_retention_bench import DAY_MS, Bench, fails, fine, waits
 
 from rulvar.core.engine import Engine, RetentionPolicy, Worker, workflow
 from rulvar.core.errors import (
@@ -120,6 +120,114 @@ def test_a_run_that_was_recreated_and_works_since_the_listing_is_not_touched() -
             assert bench.store.list_leases(None, 9) == []
 
         asyncio.run(main())
+
+
+def test_a_run_that_has_come_to_another_end_since_the_listing_is_not_touched() -> None:
+    bench = Bench()
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        if call.method == "acquire" and call.run_id == "a":
+            bench.store.delete_whole_run("a")
+            asyncio.run(recreate())
+        return perform()
+
+    async def recreate() -> None:
+        async with Engine(bench.stores, clock=bench.clock) as engine:
+            assert (await engine.run(fails, run_id="a")).status == "error"
+
+    async def main() -> None:
+        await bench.prepare()
+        bench.watched.around = around
+        report = await bench.retain(RetentionPolicy(older_than_ms=0, statuses=("ok",)))
+        assert list(report.kept) == ["a"]
+        assert "b" in bench.left(), "the policy takes no failed run, whenever it failed"
+        assert bench.store.load("a")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("hidden", [(), ("delete_whole_run",)], ids=["whole", "call by call"])
+def test_a_stale_retention_takes_nothing_of_its_successors_at_any_store_call(
+    hidden: tuple[str, ...],
+) -> None:
+    """The successor deletes, recreates and works, just before the n-th call about its run."""
+
+    async def overtaken_at(at: int) -> bool:
+        bench = Bench()
+        await bench.prepare()
+        bench.watched = WatchedStores(bench.stores, without=hidden)
+        owned = False
+        calls = 0
+        after: dict[str, object] | None = None
+
+        def around(call: StoreCall, perform: Callable[[], object]) -> object:
+            nonlocal owned, calls, after
+            if call.run_id != "a" or not owned:
+                owned = owned or (call.method, call.run_id) == ("acquire", "a")
+                return perform()
+            calls += 1
+            if calls == at:
+                lease = bench.store.seize("a", "successor")
+                bench.store.delete_whole_run("a", lease=lease)
+                asyncio.run(recreate(bench))
+                bench.store.acquire("a", "successor")
+                after = of_run_a(bench)
+            return perform()
+
+        bench.watched.around = around
+        report = await bench.retain(RetentionPolicy(older_than_ms=3 * DAY_MS))
+        if after is None:
+            assert report.deleted == ["a", "d"], "nobody came between"
+            return False
+        assert of_run_a(bench) == after, f"call {at}"
+        # Whether it was taken before: only a lost release follows a deletion that has landed.
+        assert ("a" in report.kept) != ("a" in report.deleted)
+        assert "d" in report.deleted, "the others are none of its business"
+        return True
+
+    async def recreate(bench: Bench) -> None:
+        async with Engine(bench.stores, clock=bench.clock, owner="successor") as engine:
+            await engine.run(fine, run_id="a")
+        bench.stores.transcripts.put("a/ckpt/1", b"the successor's")
+
+    at = 1
+    while asyncio.run(overtaken_at(at)):
+        at += 1
+    assert at > (5 if hidden else 4)
+
+
+def of_run_a(bench: Bench) -> dict[str, object]:
+    snapshot = bench.store.snapshot()
+    places = (snapshot.journals, snapshot.rows, snapshot.leases, snapshot.blobs, snapshot.epochs)
+    return {
+        f"{number}:{key}": value
+        for number, place in enumerate(places)
+        for key, value in place.items()
+        if key.split("/")[0] == "a"
+    }
+
+
+def test_a_parent_stays_while_somebody_works_on_its_child() -> None:
+    bench = Bench()
+
+    @workflow
+    async def parent(ctx: Context) -> object:
+        return await ctx.child("c", fails)
+
+    async def main() -> None:
+        async with bench.engine() as engine:
+            assert (await engine.run(parent, run_id="p")).status == "error"
+            [child_id] = [m.run_id for m in bench.store.list_runs() if m.parent_run_id == "p"]
+            held = bench.store.acquire(child_id, "somebody who retries it")
+            policy = RetentionPolicy(older_than_ms=0, statuses=("error",))
+            report = await engine.apply_retention(policy)
+            assert report.deleted == []
+            assert f"the child {child_id!r}" in report.kept["p"]
+            assert "held by" in report.kept[child_id]
+            bench.store.release(held)
+            assert (await engine.apply_retention(policy)).deleted == ["p", child_id]
+
+    asyncio.run(main())
 
 
 def test_the_newest_are_spared_even_when_they_settle_while_the_listing_goes_on() -> None:
