@@ -21,7 +21,7 @@ from rulvar.core.records import JournalRecord
 from rulvar.core.testing import WatchedStores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from rulvar.core.engine import Context
     from rulvar.core.testing import StoreCall
@@ -198,7 +198,13 @@ def test_a_stale_retention_takes_nothing_of_its_successors_at_any_store_call(
 
 def of_run_a(bench: Bench) -> dict[str, object]:
     snapshot = bench.store.snapshot()
-    places = (snapshot.journals, snapshot.rows, snapshot.leases, snapshot.blobs, snapshot.epochs)
+    places: tuple[Mapping[str, object], ...] = (
+        snapshot.journals,
+        snapshot.rows,
+        snapshot.leases,
+        snapshot.blobs,
+        snapshot.epochs,
+    )
     return {
         f"{number}:{key}": value
         for number, place in enumerate(places)
