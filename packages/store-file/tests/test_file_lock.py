@@ -220,8 +220,17 @@ def test_a_stopped_holder_holds(tmp_path: Path) -> None:
             os.kill(holder.pid, signal.SIGCONT)
 
 
+def claim_of(pid: int) -> bytes:
+    return json.dumps({"host": socket.gethostname(), "pid": pid, "since": "now"}).encode()
+
+
+NOBODY = 2**31 - 1
+
+
 @pytest.mark.parametrize(
-    "claim", [b'{"host":"here","pid":1,"since":"now"}\n', b"", b"no json", b"[]"]
+    "claim",
+    [claim_of(1), claim_of(os.getpid()), claim_of(NOBODY), b"", b"no json", b"[]"],
+    ids=["init", "this process", "no process", "empty", "no JSON", "no object"],
 )
 def test_what_is_written_about_the_holder_decides_nothing(tmp_path: Path, claim: bytes) -> None:
     root = tmp_path / "store"

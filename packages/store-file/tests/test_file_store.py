@@ -178,6 +178,41 @@ def test_listings_follow_every_change(tmp_path: Path) -> None:
         assert (rows(), ids()) == (["d:error"], ["d"])
 
 
+class NoJournals(FaultyFileSystem):
+    """Fails a test that opens a journal."""
+
+    def open(self, path: str, flags: int, /) -> int:
+        assert not path.endswith(".jsonl"), path
+        return super().open(path, flags)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_listings_open_no_journal_and_no_row_twice(tmp_path: Path, read_only: bool) -> None:
+    root = tmp_path / "store"
+    run_ids = [f"run-{number:02d}" for number in range(40)]
+    with quick(root) as store:
+        for run_id in run_ids:
+            store.append(run_id, record(0))
+            store.put_meta(row(run_id))
+    for journal in (root / "journals").iterdir():
+        journal.write_bytes(b"no record\n")
+    files = NoJournals("open", at=10**9)
+    with FileJournalStore(root, read_only=read_only, filesystem=files) as store:
+        opening = files.calls
+        for _ in range(3):
+            assert [each.run_id for each in store.list_runs()] == run_ids
+            assert store.list_run_ids("run-37", 9) == run_ids[38:]
+        assert files.calls - opening == len(run_ids)
+        if read_only:
+            return
+        store.put_meta(row("run-07", "error"))
+        store.transcripts().put("run-08/x", b"blob")
+        changed = files.calls
+        page = store.list_runs(RunFilter(limit=9, after_run_id="run-05"))
+        assert [each.status for each in page] == ["ok", "error", *["ok"] * 7]
+        assert files.calls - changed == 2
+
+
 # --- deletion -------------------------------------------------------------------------------
 
 
