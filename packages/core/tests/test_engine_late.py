@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from rulvar.core.audit import reconcile_run_meta
 from rulvar.core.engine import Compaction, Engine, GoOn, RetryPolicy, SegmentEnded, workflow
-from rulvar.core.errors import SupersededError
+from rulvar.core.errors import StoreFullError, SupersededError
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
 
@@ -247,6 +248,29 @@ def test_a_loss_while_a_cancel_from_inside_is_on_its_way_is_no_exception_to_user
 
     asyncio.run(main())
     assert asked == ["cancel"]
+
+
+@pytest.mark.parametrize("lost_first", [True, False])
+def test_a_lost_run_is_lost_also_when_its_stores_fail_it(lost_first: bool) -> None:
+    store, stores, clock = bench()
+
+    @workflow
+    async def fails(ctx: Context) -> None:
+        fail = partial(ctx._segment.fail, StoreFullError("another branch met a full disk"))
+        both = [partial(lose, store, engine), fail]
+        for happens in both if lost_first else reversed(both):
+            happens()
+        await asyncio.Event().wait()
+
+    engine: Engine
+
+    async def main() -> None:
+        nonlocal engine
+        async with Engine(stores, [fails], clock=clock) as engine:
+            with pytest.raises(SupersededError):
+                await engine.run(fails, run_id="r")
+
+    asyncio.run(main())
 
 
 def test_what_waited_while_its_segment_was_lost_takes_no_other_run() -> None:

@@ -11,7 +11,7 @@ import pytest
 from rulvar.core.engine import Engine, workflow
 from rulvar.core.engine.ownership import OwnedRun
 from rulvar.core.engine.surfaces import LeaseCalls
-from rulvar.core.errors import LeaseHeldError, StoreBusyError
+from rulvar.core.errors import LeaseHeldError, StoreBusyError, SupersededError
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
 
@@ -45,6 +45,25 @@ def test_nobody_is_handed_a_lease_while_it_is_being_checked() -> None:
     asks.join(10)
     assert answers == [owned.lease]
     assert owned.lease.epoch == first.epoch + 1
+
+
+def test_the_first_loss_is_the_answer_to_every_later_question() -> None:
+    clock = ManualClock()
+    store = ReferenceStore(clock=clock)
+    calls = LeaseCalls(Stores(store, store.transcripts()))
+    owned = OwnedRun.take(calls, "r", "me", lease_ttl_ms=store.lease_ttl_ms, clock=clock)
+    told: list[SupersededError] = []
+    owned.on_loss = told.append
+    store.seize("r", "successor")
+    assert not owned.renew()
+    store.seize("r", "another successor")
+    later = LeaseHeldError(run_id="r", reason="superseded", holder="another successor", epoch=3)
+    for ask in (owned.authority, lambda: owned.refused(owned.lease, later)):
+        with pytest.raises(SupersededError) as lost:
+            ask()
+        assert lost.value is told[0]
+    assert not owned.renew()
+    assert [(error.holder, error.holder_epoch) for error in told] == [("successor", 2)]
 
 
 def test_a_busy_store_is_tried_again_under_a_lease_that_was_taken_again() -> None:

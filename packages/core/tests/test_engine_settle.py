@@ -228,3 +228,30 @@ def test_a_resolved_run_that_still_waits_settles_again() -> None:
             assert (await engine.resume("r")).value == [1, 2]
 
     asyncio.run(main())
+
+
+def test_a_cancel_counts_also_while_a_run_is_being_let_go() -> None:
+    store, stores, clock = bench()
+    began, leave = asyncio.Event(), asyncio.Event()
+
+    @workflow
+    async def slow(_ctx: Context) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await leave.wait()
+
+    async def main() -> str:
+        async with Engine(stores, [slow], clock=clock) as engine:
+            handle = engine.start(slow, run_id="r")
+            await began.wait()
+            handle.let_go()
+            cancelled = asyncio.create_task(handle.cancel())
+            asyncio.get_running_loop().call_soon(leave.set)
+            return (await cancelled).status
+
+    assert asyncio.run(main()) == "cancelled"
+    row = store.get_meta("r")
+    assert row is not None
+    assert row.status == "cancelled"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import threading
 from typing import TYPE_CHECKING, cast
@@ -141,6 +142,30 @@ def test_a_bad_result_of_the_body_fails_the_run(value: object, path: str) -> Non
 
 
 @pytest.mark.parametrize(("value", "path"), BAD)
+def test_bad_arguments_of_a_child_are_refused_before_it_is_dispatched(
+    value: object, path: str
+) -> None:
+    store, stores, clock = bench()
+
+    @workflow
+    async def takes(_ctx: Context, args: object) -> object:
+        return args
+
+    @workflow
+    async def parent(ctx: Context) -> object:
+        with pytest.raises(ConfigError) as caught:
+            await ctx.child("c", takes, value)
+        return caught.value.path
+
+    async def main() -> RunOutcome:
+        async with Engine(stores, [takes, parent], clock=clock) as engine:
+            return await engine.run(parent, run_id="r")
+
+    assert str(asyncio.run(main()).value).startswith("$.args" + path)
+    assert loadable(store) == 2
+
+
+@pytest.mark.parametrize(("value", "path"), BAD)
 @pytest.mark.parametrize("live", [True, False])
 def test_a_bad_resolution_or_default_is_refused_and_the_run_waits_on(
     value: object, path: str, live: bool
@@ -259,9 +284,12 @@ def raises_unreadable() -> None:
 
 
 def raises_surrogate() -> None:
-    kind = type("Odd\ud800", (Exception,), {})
+    class Odd(Exception):  # noqa: N818 - of this test alone
+        pass
+
+    Odd.__qualname__ = "Odd\ud800"
     message = "\udfff"
-    raise kind(message)
+    raise Odd(message)
 
 
 def raises_long() -> None:
@@ -296,6 +324,8 @@ def test_an_error_that_cannot_be_written_down_still_fails_what_raised_it(
 
     assert asyncio.run(main()).status == ("ok" if place == "step" else "error")
     assert loadable(store) == (4 if place == "step" else 2)
+    for entry in read_journal("r", store.load("r")):
+        json.dumps(entry.error, ensure_ascii=False).encode("utf-8")  # no lone surrogate
 
 
 def test_a_body_that_changes_what_it_was_given_changes_nothing_that_is_journalled() -> None:
