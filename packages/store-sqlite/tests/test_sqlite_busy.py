@@ -136,7 +136,7 @@ def test_the_busy_timeout_must_be_below_a_third_of_the_ttl(tmp_path: Path) -> No
         assert store.busy_timeout_ms == 99
     for ttl_ms in (1, 2, 3, 10, 1_000, 60_000, 2**31 - 1):
         with SqliteStore(":memory:", lease_ttl_ms=ttl_ms) as store:
-            assert store.busy_timeout_ms * 3 < ttl_ms
+            assert store.busy_timeout_ms * 4 <= ttl_ms, "well under a third, without being told"
 
 
 def test_a_lock_is_waited_for_and_the_write_then_lands(tmp_path: Path) -> None:

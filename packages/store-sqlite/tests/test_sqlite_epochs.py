@@ -66,11 +66,29 @@ def test_every_ending_is_followed_by_a_higher_epoch(tmp_path: Path) -> None:
     store = SqliteStore(path, lease_ttl_ms=TTL_MS, clock=clock)
     clock.advance(TTL_MS)
     granted.append(store.acquire("run", "same").epoch)
-    store.close()
 
-    told = in_another_process(path, "print(store.seize('run', 'same').epoch); store.close()")
-    granted.append(int(told))
-    assert granted == list(range(1, 10))
+    # Nothing but the tombstone is left for the next process to count from.
+    store.release(Lease(run_id="run", owner="same", epoch=8))
+    store.close()
+    take_and_let_go = """
+lease = store.acquire("run", "same")
+store.release(lease)
+store.close()
+print(lease.epoch)
+"""
+    granted += [int(in_another_process(path, take_and_let_go)) for _ in range(2)]
+    assert granted == list(range(1, 11))
+
+
+def test_a_lease_row_above_its_tombstone_is_counted_from_too(tmp_path: Path) -> None:
+    """Damage or a careless copy can leave one; its number must not be granted a second time."""
+    path, clock = tmp_path / "runs.db", ManualClock()
+    with SqliteStore(path, lease_ttl_ms=TTL_MS, clock=clock) as store:
+        store.acquire("run", "owner")
+        damage = apsw.Connection(str(path))
+        damage.execute("UPDATE leases SET epoch = 7")
+        damage.close()
+        assert store.acquire("run", "owner").epoch == 8
 
 
 KILLED = """

@@ -315,6 +315,34 @@ def test_a_takeover_before_the_lock_refuses_the_zombie(
         assert [dump(path)] == after_takeover
 
 
+def turned_away_while(
+    victim: SqliteStore, rival: SqliteStore, mutate: Callable[[], object]
+) -> list[str]:
+    """Have the rival seize before every statement but the BEGIN that takes the lock.
+
+    A second BEGIN would be a second unit, with a gap before it. Return the statements at
+    which the rival was told to wait.
+    """
+    turned_away: list[str] = []
+    begun: list[str] = []
+
+    def take_over(_cursor: object, statement: str, _bound: object) -> bool:
+        if begun:
+            with pytest.raises(StoreBusyError):
+                rival.seize(RUN, "same")
+            turned_away.append(statement)
+        else:
+            begun.append(statement)
+        return True
+
+    (connection,) = victim._database._committer.connections()
+    connection.set_exec_trace(take_over)
+    mutate()
+    connection.set_exec_trace(None)
+    assert begun == ["BEGIN IMMEDIATE"]
+    return turned_away
+
+
 @pytest.mark.parametrize("name", TAKEN_FROM)
 def test_a_takeover_after_the_check_has_to_wait_for_the_write(name: str, tmp_path: Path) -> None:
     path, clock = tmp_path / "runs.db", ManualClock()
@@ -323,19 +351,7 @@ def test_a_takeover_after_the_check_has_to_wait_for_the_write(name: str, tmp_pat
         stalled = victim.acquire(RUN, "same")
         clock.advance(1)  # so that a renewal shows
         before = dump(path)
-        turned_away: list[str] = []
-
-        def take_over(_cursor: object, statement: str, _bound: object) -> bool:
-            if not statement.startswith("BEGIN"):
-                with pytest.raises(StoreBusyError):
-                    rival.seize(RUN, "same")
-                turned_away.append(statement)
-            return True
-
-        (connection,) = victim._database._committer.connections()
-        connection.set_exec_trace(take_over)
-        TAKEN_FROM[name](victim, stalled)
-        connection.set_exec_trace(None)
+        turned_away = turned_away_while(victim, rival, lambda: TAKEN_FROM[name](victim, stalled))
         assert len(turned_away) >= 2  # the mutation's statements, and COMMIT
         assert (dump(path) != before) == (name != "blob delete, missing")
         successor = rival.seize(RUN, "same")
@@ -344,6 +360,26 @@ def test_a_takeover_after_the_check_has_to_wait_for_the_write(name: str, tmp_pat
         with pytest.raises(LeaseHeldError):
             TAKEN_FROM[name](victim, stalled)
         assert dump(path) == settled
+
+
+GRANTS: dict[str, Callable[[SqliteStore, Lease], object]] = {
+    "acquire": lambda store, expired: store.acquire(expired.run_id, "same"),
+    "revive": lambda store, expired: store.revive(expired),
+    "seize": lambda store, expired: store.seize(expired.run_id, "same"),
+    "raise_epoch": lambda store, expired: store.raise_epoch(expired.run_id, expired.epoch + 1),
+}
+
+
+@pytest.mark.parametrize("name", GRANTS)
+def test_nobody_comes_between_the_look_at_the_mark_and_the_grant(name: str, tmp_path: Path) -> None:
+    """Or two could be granted one number, which no fence can tell apart afterwards."""
+    path, clock = tmp_path / "runs.db", ManualClock()
+    eager = SqliteStore(path, lease_ttl_ms=TTL_MS, busy_timeout_ms=0, clock=clock)
+    with started(path, clock) as store, eager as rival:
+        lapsed = expired(store, clock)
+        turned_away = turned_away_while(store, rival, lambda: GRANTS[name](store, lapsed))
+        assert len(turned_away) >= 3  # the look or the lift, the grant, and COMMIT
+        assert rival.seize(RUN, "rival").epoch == lapsed.epoch + 2
 
 
 def test_the_clock_is_read_under_the_lock(tmp_path: Path) -> None:
