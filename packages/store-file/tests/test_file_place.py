@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -92,6 +93,50 @@ def test_a_folder_that_becomes_a_link_is_not_followed(tmp_path: Path, name: str)
         outside.rename(root / name)
         store.append("run", record(1))
         assert reader.load("run") == [record(0), record(1)]
+
+
+class Swapping(FaultyFileSystem):
+    """Puts a link in the place of a folder at the n-th call, as late as can be."""
+
+    def __init__(self, root: Path, name: str, outside: Path, at: int) -> None:
+        super().__init__()
+        self.folder, self.outside, self.at = root / name, outside, at
+        self.meets = 0
+
+    def _fails(self, kind: str) -> bool:
+        del kind
+        self.meets += 1
+        if self.meets == self.at and self.folder.is_dir():
+            shutil.copytree(self.folder, self.outside)
+            self.folder.rename(self.outside.with_name("moved"))
+            self.folder.symlink_to(self.outside)
+            self.before = tree(self.outside)
+            self.fired = True
+        return False
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a link may be met there between the look and the call")
+@pytest.mark.parametrize("name", [*FOLDERS[:6], "blobs/run"])
+def test_a_link_that_comes_between_the_look_and_the_call_leads_nowhere(
+    tmp_path: Path, name: str
+) -> None:
+    at = fired = 0
+    files = None
+    while files is None or files.meets >= at:
+        at += 1
+        root, outside = tmp_path / f"{at}" / "store", tmp_path / f"{at}" / "outside"
+        root.parent.mkdir()
+        filled(root).close()
+        files = Swapping(root, name, outside, at=0)
+        with FileJournalStore(root, filesystem=files) as store:
+            files.meets, files.at = 0, at
+            for call in [*writes(store), *reads(store)]:
+                with suppress(StoreError):
+                    call()
+        if files.fired:
+            fired += 1
+            assert tree(outside) == files.before, at
+    assert fired > 5
 
 
 def test_a_folder_that_is_gone_is_not_taken_for_empty(tmp_path: Path) -> None:

@@ -4,6 +4,10 @@
 writes half of what it is given, or keeps a record of what was synced, and the store cannot
 tell the difference. Nothing else in this distribution opens, writes, syncs, renames or
 unlinks a file.
+
+**No way out.** Where the system has calls that begin at an open folder (Linux, macOS), each
+call on a file walks from the root, folder by folder, and refuses one that is a link. So
+nobody can lead a call out of the store, also not by putting a link there just before it.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # The layer below paths: text in, text out, and never a call more than was asked for.
-# ruff: noqa: PTH102, PTH105, PTH106, PTH108, PTH114
+# ruff: noqa: PTH114
 
 __all__ = [
     "APPEND",
@@ -47,6 +51,17 @@ APPEND = os.O_RDWR | os.O_APPEND | _ALWAYS
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | _ALWAYS
 LOCK = os.O_RDWR | os.O_CREAT | _ALWAYS
 
+_FOLDER = (
+    getattr(os, "O_PATH", os.O_RDONLY)
+    | getattr(os, "O_DIRECTORY", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+)
+_CAN_WALK = (
+    os.supports_dir_fd.issuperset({os.open, os.rename, os.unlink, os.mkdir, os.rmdir})
+    and hasattr(os, "O_DIRECTORY")
+    and hasattr(os, "O_NOFOLLOW")
+)
 _CHUNK = 64 * 1024
 _LINK_ERRNOS = frozenset({errno.ELOOP, getattr(errno, "EMLINK", errno.ELOOP)})
 
@@ -61,13 +76,42 @@ class FileSystem:
     Every method raises ``OSError``. Subclass it to inject faults.
     """
 
+    _root: str | None = None
+
+    def stay_below(self, root: str, /) -> None:
+        """Follow no link below this folder, from now on; paths elsewhere are taken as they are."""
+        self._root = root + os.sep
+
+    @contextmanager
+    def _at(self, path: str) -> Iterator[tuple[int | None, str]]:
+        """Give the open folder of a path and the name in it; (None, path) where none is needed."""
+        root = self._root
+        *folders, name = path.removeprefix(root or "").split(os.sep)  # noqa: PTH206
+        if root is None or not _CAN_WALK or not folders or not path.startswith(root):
+            yield None, path  # in the root itself, only the name can be a link
+            return
+        at = f"{root}{folders[0]}"
+        inside = _open_folder(at, None, at)
+        try:
+            for folder in folders[1:]:
+                at = f"{at}{os.sep}{folder}"
+                outer, inside = inside, _open_folder(folder, inside, at)
+                os.close(outer)
+            yield inside, name
+        finally:
+            os.close(inside)
+
     def open(self, path: str, flags: int, /) -> int:
         """Open a regular file and return its descriptor; a link is refused."""
         if not hasattr(os, "O_NOFOLLOW") and os.path.islink(path):
             raise NotRegularFileError(errno.ELOOP, "is a symbolic link", path)
         try:
-            descriptor = os.open(path, flags, 0o666)
+            with self._at(path) as (folder, name):
+                descriptor = os.open(name, flags, 0o666, dir_fd=folder)
+        except NotRegularFileError:
+            raise
         except OSError as error:
+            error.filename = path
             if error.errno in _LINK_ERRNOS:
                 raise NotRegularFileError(error.errno, "is a symbolic link", path) from error
             raise
@@ -111,19 +155,23 @@ class FileSystem:
 
     def rename(self, source: str, target: str, /) -> None:
         """Move a file onto ``target`` in one step, replacing it."""
-        os.replace(source, target)
+        with self._at(source) as (here, name), self._at(target) as (there, new_name):
+            os.replace(name, new_name, src_dir_fd=here, dst_dir_fd=there)
 
     def unlink(self, path: str, /) -> None:
         """Remove a file's name."""
-        os.unlink(path)
+        with self._at(path) as (folder, name):
+            os.unlink(name, dir_fd=folder)
 
     def make_folder(self, path: str, /) -> None:
         """Make one folder."""
-        os.mkdir(path)
+        with self._at(path) as (folder, name):
+            os.mkdir(name, dir_fd=folder)
 
     def remove_folder(self, path: str, /) -> None:
         """Remove an empty folder."""
-        os.rmdir(path)
+        with self._at(path) as (folder, name):
+            os.rmdir(name, dir_fd=folder)
 
     def stat(self, descriptor: int, /) -> os.stat_result:
         """Return what is known of an open file."""
@@ -137,6 +185,16 @@ class FileSystem:
         """Return a folder's entries, in no order."""
         with os.scandir(path) as entries:
             return list(entries)
+
+
+def _open_folder(name: str, outer: int | None, path: str) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=outer)
+    except OSError as error:
+        error.filename = path
+        if error.errno in {*_LINK_ERRNOS, errno.ENOTDIR}:
+            raise NotRegularFileError(error.errno, "is no folder of its own", path) from error
+        raise
 
 
 def _sync(descriptor: int) -> None:

@@ -65,6 +65,7 @@ class Home:
     def __init__(self, settings: Settings, files: FileSystem, clock: Clock) -> None:
         self.settings = settings
         self.files = files
+        files.stay_below(settings.root)
         self.clock = clock
         self.layout = Layout(settings.root)
         self.names = Names(files, self.layout)
