@@ -307,6 +307,30 @@ def test_an_unreadable_row_is_damaged() -> None:
     assert [finding.code for finding in audit.findings] == ["row-unreadable"]
 
 
+@pytest.mark.parametrize(
+    ("method", "code"), [("get_lease", "lease-unreadable"), ("list_refs", "blobs-unreadable")]
+)
+def test_an_unreadable_lease_or_list_of_blobs_is_damaged_and_hides_no_other(
+    method: str, code: str
+) -> None:
+    stores = prepared([start()], row("running"))
+    for run_id in ("q", "s"):
+        stores.journal.append(run_id, JournalRecord(seq=0, payload=b'{"seq":0,"kind":"note"}'))
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        if call.method == method and call.run_id == "r":
+            message = "a column of its row has another type"
+            raise StoreCorruptError(message, run_id="r")
+        return perform()
+
+    found = list(audit_runs(WatchedStores(stores, around=around)))
+    assert [audit.run_id for audit in found] == ["q", "r", "s"]
+    damaged = found[1]
+    assert (damaged.verdict, damaged.change) == ("damaged", None)
+    assert [finding.code for finding in damaged.findings] == [code]
+    assert "another type" in damaged.findings[0].message
+
+
 def test_records_out_of_order_and_not_json_are_damaged_each_with_its_place() -> None:
     records = [record(start()), record(step(5)), JournalRecord(seq=4, payload=b"{}, 7")]
     stores = answering(prepared([], row("running")), {("load", "r"): lambda: records})

@@ -153,7 +153,16 @@ def test_a_sleep_beside_other_work_is_over_when_the_clock_says_so(
 ) -> None:
     """The machine slept, or its clock was put forward: no timer of the loop has heard of it."""
     monkeypatch.setattr("rulvar.core.engine.segment._LONGEST_NAP_SECONDS", 0.01)
+
+    looks = threading.Semaphore(0)
+
+    class Looked(ManualClock):
+        def now_ms(self) -> int:
+            looks.release()
+            return super().now_ms()
+
     bench = Bench()
+    bench.clock = clock = Looked()
     hour_ms = 3_600_000
 
     @workflow
@@ -173,11 +182,21 @@ def test_a_sleep_beside_other_work_is_over_when_the_clock_says_so(
         async with Engine(bench.stores, [both], clock=bench.clock) as engine:
             handle = engine.start(both, run_id="r")
             await bench.until_parked()
-            bench.clock.set(bench.clock.now_ms() - hour_ms)
-            bench.clock.set(bench.clock.now_ms() + 2 * hour_ms)
+            clock.set(clock.now_ms() - hour_ms)
+            while looks.acquire(blocking=False):
+                pass
+            for _ in range(4):  # it naps, looks and naps
+                assert await asyncio.to_thread(looks.acquire, True, 10)
+            clock.set(clock.now_ms() + 2 * hour_ms)
             return await asyncio.wait_for(handle.result(), 10)
 
     assert asyncio.run(main()).value == [None, True]
+    entries = read_journal("r", bench.store.load("r"))
+    [deadline] = [e.deadline_at for e in entries if e.kind == "timer"]
+    [over] = [e.ended_at for e in entries if e.kind == "resolution"]
+    assert deadline is not None
+    assert over is not None
+    assert over >= deadline
 
 
 def test_a_late_answer_is_refused_everywhere() -> None:

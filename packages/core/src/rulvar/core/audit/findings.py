@@ -10,8 +10,9 @@ stranded       its row is terminal over live journal work: no worker   the same
                would ever look at it
 suspect        open suspensions under a completed row, a journal       reported only
                without a row, a row of another run of that id
-damaged        records or row unreadable, out of order, or epochs      reported only
-               that fall along the journal
+damaged        records, row, lease or list of blobs unreadable,        reported only
+               records out of order, or epochs that fall along the
+               journal
 owned          a live holder is working on it: what looks divergent    left alone
                may be a moment's state
 ============== ======================================================= ===============
@@ -47,12 +48,14 @@ REPAIRABLE: frozenset[Verdict] = frozenset({"meta-behind", "stranded"})
 FindingCode = Literal[
     "abandoned-branches",
     "between-segments",
+    "blobs-unreadable",
     "dangling-calls",
     "entry-unreadable",
     "epochs-fall",
     "forward-reference",
     "genesis-differs",
     "journal-unreadable",
+    "lease-unreadable",
     "never-began",
     "no-row",
     "order",

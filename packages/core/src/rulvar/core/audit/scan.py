@@ -144,16 +144,15 @@ def _chosen(
 def _inventory(journal: RunInventory) -> Iterator[str]:
     """Yield every id in order. One that no call would take cannot be where a page begins."""
     after: str | None = None
-    yielded = ""
+    told: set[str] = set()  # the odd ones, which the next page may begin with again
     limit = _PAGE
     while True:
         page = journal.list_run_ids(after, limit)
-        new = [run_id for run_id in page if run_id > yielded]
-        yield from new
+        yield from (run_id for run_id in page if run_id not in told)
         if len(page) < limit:
             return
-        yielded = new[-1] if new else yielded
-        valid = [run_id for run_id in new if _is_run_id(run_id)]
+        valid = [run_id for run_id in page if _is_run_id(run_id)]
+        told = set(page).difference(valid)
         after = valid[-1] if valid else after
         limit = _PAGE if valid else limit * 2
 
@@ -214,7 +213,7 @@ def _judged(journal: JournalStore, run_id: str) -> tuple[RunAudit, list[JournalE
         if audit.verdict in _NOT_DIVERGENT:
             return audit, entries
         # The order matters: see the module's docstring.
-        holder = _holder(journal, run_id)
+        holder, _ = _holder(journal, run_id)
         row, problem = _row(journal, run_id)
         if holder is not None:
             return judge(replace(reading, holder=holder))
@@ -225,25 +224,25 @@ def _judged(journal: JournalStore, run_id: str) -> tuple[RunAudit, list[JournalE
 
 
 def _read(journal: JournalStore, run_id: str) -> Reading:
-    holder = _holder(journal, run_id)
+    holder, lease_problem = _holder(journal, run_id)
     row, row_problem = _row(journal, run_id)
+    reading = Reading(
+        run_id=run_id,
+        row=row,
+        records=(),
+        holder=holder,
+        row_problem=row_problem,
+        lease_problem=lease_problem,
+    )
     try:
-        records = journal.load(run_id)
+        return replace(reading, records=journal.load(run_id))
     except StoreError as error:
         problem = Finding(
             code="journal-unreadable",
             message=_unreadable(error),
             position=error.position if isinstance(error, StoreCorruptError) else None,
         )
-        return Reading(
-            run_id=run_id,
-            row=row,
-            records=(),
-            holder=holder,
-            row_problem=row_problem,
-            journal_problem=problem,
-        )
-    return Reading(run_id=run_id, row=row, records=records, holder=holder, row_problem=row_problem)
+        return replace(reading, journal_problem=problem)
 
 
 def _unreadable(error: StoreError) -> str:
@@ -253,9 +252,15 @@ def _unreadable(error: StoreError) -> str:
     return str(error)
 
 
-def _holder(journal: JournalStore, run_id: str) -> LeaseInfo | None:
-    lease = journal.get_lease(run_id) if has_lease_admin(journal) else None
-    return lease if lease is not None and lease.live else None
+def _holder(journal: JournalStore, run_id: str) -> tuple[LeaseInfo | None, str | None]:
+    """Return who holds the run, and why that cannot be told if it cannot."""
+    if not has_lease_admin(journal):
+        return None, None
+    try:
+        lease = journal.get_lease(run_id)
+    except StoreError as error:
+        return None, _unreadable(error)
+    return (lease if lease is not None and lease.live else None), None
 
 
 def _row(journal: JournalStore, run_id: str) -> tuple[RunMeta | None, str | None]:
@@ -274,7 +279,11 @@ def _row(journal: JournalStore, run_id: str) -> tuple[RunMeta | None, str | None
 def _with_blobs(
     transcripts: TranscriptStore, audit: RunAudit, entries: list[JournalEntry], clock: Clock
 ) -> RunAudit:
-    refs = transcripts.list_refs(audit.run_id)
+    try:
+        refs = transcripts.list_refs(audit.run_id)
+    except StoreError as error:
+        problem = Finding(code="blobs-unreadable", message=_unreadable(error))
+        return replace(audit, verdict="damaged", change=None, findings=(*audit.findings, problem))
     low, high = HASH_WINDOW
     if not all(low <= version <= high for version in hash_versions(entries)):
         return audit  # another engine's journal refers to its blobs in its own way

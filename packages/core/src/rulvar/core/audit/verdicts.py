@@ -54,7 +54,7 @@ _MOST_UNREADABLE = 10
 class Reading:
     """What a store says of one run, read without changing anything.
 
-    ``row_problem`` and ``journal_problem`` say why a part could not be read.
+    ``row_problem``, ``lease_problem`` and ``journal_problem`` say why a part could not be read.
     """
 
     run_id: str
@@ -62,6 +62,7 @@ class Reading:
     records: Sequence[JournalRecord]
     holder: LeaseInfo | None = None
     row_problem: str | None = None
+    lease_problem: str | None = None
     journal_problem: Finding | None = None
 
 
@@ -117,6 +118,7 @@ _DAMAGE = frozenset(
         "epochs-fall",
         "forward-reference",
         "journal-unreadable",
+        "lease-unreadable",
         "order",
         "row-unreadable",
         "run-id",
@@ -128,9 +130,16 @@ def _read(judgement: Judgement) -> None:
     reading = judgement.reading
     if reading.row_problem is not None:
         judgement.note(Finding(code="row-unreadable", message=reading.row_problem))
+    if reading.lease_problem is not None:
+        judgement.note(Finding(code="lease-unreadable", message=reading.lease_problem))
     if reading.journal_problem is not None:
         judgement.note(reading.journal_problem)
-        return
+    else:
+        _read_journal(judgement)
+
+
+def _read_journal(judgement: Judgement) -> None:
+    reading = judgement.reading
     entries: list[JournalEntry] = []
     unreadable = 0
     before = -1

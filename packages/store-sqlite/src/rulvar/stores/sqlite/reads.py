@@ -127,25 +127,25 @@ def _sources(wanted: RunFilter) -> list[_Source]:
 def _rows(connection: apsw.Connection, source: _Source, wanted: RunFilter) -> list[RunMeta]:
     """Read pages until the limit is met by rows that match, or there are no more."""
     found: list[RunMeta] = []
-    after = wanted.after_run_id or ""
+    after = (wanted.after_run_id or "").encode()
     size = min(wanted.limit, _PAGE) if wanted.limit is not None else -1
     while True:
         bound = (after, size) if source.value is None else (after, size, source.value)
         page = connection.execute(source.statement, bound).fetchall()
-        for run_id, payload in cast("list[tuple[str, bytes]]", page):
+        for run_id, payload in cast("list[tuple[bytes, bytes]]", page):
             meta = _readable(run_id, payload)
             if meta is not None and matches(meta, wanted):
                 found.append(meta)
         full = wanted.limit is not None and len(found) >= wanted.limit
         if full or size < 0 or len(page) < size:
             return found
-        after = cast("str", page[-1][0])
+        after = cast("bytes", page[-1][0])
 
 
-def _readable(run_id: str, payload: bytes) -> RunMeta | None:
+def _readable(run_id: bytes, payload: bytes) -> RunMeta | None:
     """Decode a row; one that is not readable is left out of listings (promise M2)."""
     try:
-        return decode_meta(run_id, payload)
+        return decode_meta(run_id.decode("utf-8"), payload)
     except (InvalidJSONError, UnicodeDecodeError):
         return None
 
@@ -204,13 +204,19 @@ def _lease_info(row: tuple[object, ...], now: int) -> LeaseInfo | None:
 
 
 def list_run_ids(connection: apsw.Connection, after_run_id: str | None, limit: int) -> list[str]:
-    """Return at most ``limit`` ids of which there is any trace."""
-    found: set[str] = set()
+    """Return at most ``limit`` ids of which there is any trace, damaged ones too."""
+    found: set[tuple[bytes, bool]] = set()
     with _snapshot(connection):
         for statement in schema.LIST_RUN_IDS:
             rows = connection.execute(statement, (after_run_id or "", limit)).fetchall()
-            found.update(cast("str", run_id) for (run_id,) in rows)
-    return sorted(found)[:limit]
+            found.update((cast("bytes", run_id), kind == "text") for run_id, kind in rows)
+    return [_id_of(run_id, is_text=is_text) for run_id, is_text in sorted(found)[:limit]]
+
+
+def _id_of(run_id: bytes, *, is_text: bool) -> str:
+    """Return an id; what no call could have written has a lone surrogate, as no id has."""
+    text = run_id.decode("utf-8", "surrogateescape")
+    return text if is_text else f"{text}\udc00"
 
 
 def get_blob(connection: apsw.Connection, ref: str) -> bytes | None:
@@ -228,4 +234,4 @@ def blob_info(connection: apsw.Connection, ref: str) -> BlobStat | None:
 def list_refs(connection: apsw.Connection, run_id: str) -> list[str]:
     """Return the run's refs in the order of their bytes."""
     rows = connection.execute(schema.LIST_REFS, (run_id,)).fetchall()
-    return [cast("str", ref) for (ref,) in rows]
+    return [cast("bytes", ref).decode("utf-8") for (ref,) in rows]

@@ -167,14 +167,18 @@ LOAD_AFTER = (
     f"ORDER BY {SEQ} LIMIT ?3"
 )
 GET_META = "SELECT CAST(payload AS BLOB) FROM meta WHERE run_id = ?1"
-_PAGE = "SELECT run_id, CAST(payload AS BLOB) FROM meta WHERE run_id > ?1"
+# A page begins after an id's bytes, so that one which is no UTF-8 cannot end a listing.
+_PAGE = (
+    "SELECT CAST(run_id AS BLOB), CAST(payload AS BLOB) FROM meta "
+    "WHERE run_id > CAST(?1 AS TEXT) AND typeof(run_id) = 'text'"
+)
 LIST_ALL = f"{_PAGE} ORDER BY run_id LIMIT ?2"
 LIST_BY_STATUS = f"{_PAGE} AND {STATUS} = ?3 ORDER BY run_id LIMIT ?2"
 LIST_BY_NAME = f"{_PAGE} AND {NAME} = ?3 ORDER BY run_id LIMIT ?2"
 
 GET_BLOB = "SELECT data FROM blobs WHERE ref = ?1"
 BLOB_SIZE = "SELECT length(data) FROM blobs WHERE ref = ?1"
-LIST_REFS = "SELECT ref FROM blobs WHERE run_id = ?1 AND ref <> run_id ORDER BY ref"
+LIST_REFS = "SELECT CAST(ref AS BLOB) FROM blobs WHERE run_id = ?1 AND ref <> run_id ORDER BY ref"
 
 _LEASE_ROW = (
     "SELECT CAST(held.run_id AS BLOB), CAST(held.owner AS BLOB), held.epoch, held.expires_at, "
@@ -191,7 +195,7 @@ def _distinct(table: str) -> str:
         f"WITH RECURSIVE run (id) AS (SELECT min(run_id) FROM {table} WHERE run_id > ?1 "
         f"UNION ALL SELECT (SELECT min(run_id) FROM {table} WHERE run_id > run.id) "
         "FROM run WHERE run.id IS NOT NULL) "
-        "SELECT id FROM run WHERE id IS NOT NULL LIMIT ?2"
+        "SELECT CAST(id AS BLOB), typeof(id) FROM run WHERE id IS NOT NULL LIMIT ?2"
     )
 
 
