@@ -17,6 +17,8 @@ import pytest
 
 from rulvar.core.errors import StoreClosedError, StoreForkedError, StoreInUseError
 from rulvar.core.records import JournalRecord
+from rulvar.core.testing import ManualClock
+from rulvar.core.wire import format_time
 from rulvar.stores.file import FileJournalStore, FileStores
 from rulvar.stores.file.filesystem import READ
 from rulvar.stores.file.testing import FaultyFileSystem
@@ -172,9 +174,12 @@ def test_a_second_writer_is_refused_by_name_before_anything_is_touched(tmp_path:
 
 
 def test_another_handle_in_the_same_process_is_refused(tmp_path: Path) -> None:
-    with FileStores(tmp_path / "store") as stores:
+    clock = ManualClock()
+    with FileStores(tmp_path / "store", clock=clock) as stores:
+        since = format_time(clock.now_ms())
+        clock.advance(60_000)
         stores.journal.append("run", RECORD)
-        with pytest.raises(StoreInUseError, match=f"process {os.getpid()} "):
+        with pytest.raises(StoreInUseError, match=f"process {os.getpid()} .* since {since}"):
             FileStores(tmp_path / "store")
         with pytest.raises(StoreInUseError):
             FileStores(tmp_path / "store" / ".." / "store")

@@ -253,6 +253,8 @@ def test_a_deletion_whose_files_stay_is_a_deletion_all_the_same(
             assert (reader.load("a"), reader.load_after("a", -1, 9)) == ([], [])
             assert reader.get_meta("a") is None
             assert (reader.list_runs(), reader.list_run_ids(None, 9)) == ([], [])
+        # Not for a reader to finish.
+        assert (root / "journals" / "a.jsonl").exists()
         files.for_ever = False
         store.append("a", record(0))
         assert store.load("a") == [record(0)]
