@@ -247,6 +247,9 @@ class OwnedRun:
                 raise self._lost
             if used != self._lease:
                 return  # an older epoch of our own: the present lease is the one to use
+            if self._ended:
+                # Given back: taking it again would leave a lease that nobody renews or releases.
+                raise _superseded(self.run_id, self._lease, error.reason, error) from error
             if error.reason != "expired":
                 self._lose(error.reason, error)
             self._take_again()
@@ -360,6 +363,9 @@ class OwnedRun:
                     self._give_back(lease)
                     raise
                 time.sleep(_PAUSE_SECONDS)
+            except Exception:
+                self._give_back(lease)
+                raise
 
     def _give_back(self, lease: Lease) -> None:
         try:
