@@ -21,6 +21,7 @@ from rulvar.stores.file import DamagedJournalError, FileJournalStore, FileStores
 from rulvar.stores.file.testing import FaultyFileSystem
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
     from pathlib import Path
 
@@ -308,6 +309,75 @@ def test_a_reader_that_met_a_change_reads_again(tmp_path: Path) -> None:
         path.write_bytes(fused)
         with pytest.raises(DamagedJournalError):
             store.load("a")
+
+
+class Deleting(FaultyFileSystem):
+    """A writer beside the reader deletes a run right after the n-th thing that is seen of it."""
+
+    def __init__(self, store: FileJournalStore) -> None:
+        super().__init__()
+        self.store = store
+        self.seen = 0
+        self.moment = 0
+
+    def _saw(self) -> None:
+        self.seen += 1
+        if self.seen == self.moment:
+            self.fired = True
+            self.store.delete_whole_run("a")
+
+    def open(self, path: str, flags: int, /) -> int:
+        descriptor = super().open(path, flags)
+        self._saw()
+        return descriptor
+
+    def look(self, path: str, /) -> os.stat_result:
+        found = super().look(path)
+        self._saw()
+        return found
+
+    def scan(self, path: str, /) -> list[os.DirEntry[str]]:
+        found = super().scan(path)
+        self._saw()
+        return found
+
+
+READS: dict[str, Callable[[FileJournalStore], object]] = {
+    "load": lambda store: store.load("a"),
+    "load_after": lambda store: store.load_after("a", -1, 9),
+    "get_meta": lambda store: store.get_meta("a"),
+    "list_runs": lambda store: [each.run_id for each in store.list_runs()],
+    "list_run_ids": lambda store: store.list_run_ids(None, 9),
+    "get": lambda store: store.transcripts().get("a/x"),
+    "list_refs": lambda store: store.transcripts().list_refs("a"),
+    "blob_info": lambda store: store.transcripts().blob_info("a/x"),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_run_that_is_deleted_at_any_moment_of_a_read_is_there_or_not(
+    tmp_path: Path, name: str
+) -> None:
+    read = READS[name]
+    at = 0
+    with quick(tmp_path / "store") as store:
+        store.append("b", record(0))
+        store.put_meta(row("b"))
+        without = read(store)
+        files = Deleting(store)
+        files.fired = True
+        while files.fired:
+            at += 1
+            store.append("a", record(0))
+            store.put_meta(row("a"))
+            store.transcripts().put("a/x", b"blob")
+            whole = read(store)
+            assert whole != without
+            files = Deleting(store)
+            with FileJournalStore(tmp_path / "store", read_only=True, filesystem=files) as reader:
+                files.seen, files.moment = 0, at
+                assert read(reader) in (whole, without), at
+    assert at > 8
 
 
 # --- threads and the end --------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rulvar.core.checks import run_of_ref
 from rulvar.core.records import BlobStat
-from rulvar.stores.file.filesystem import NotRegularFileError, exists, read_file
+from rulvar.stores.file.filesystem import NotRegularFileError, read_file
 
 if TYPE_CHECKING:
     import os
@@ -87,9 +87,10 @@ class Blobs:
     def _has_folder(self, run_id: str) -> bool:
         """Whether the run has a folder of blobs; a link in its place leads out of the store."""
         folder = self._home.layout.blob_folder(run_id)
-        if not exists(self._home.files, folder):
+        try:
+            mode = self._home.files.look(folder).st_mode
+        except FileNotFoundError:
             return False
-        mode = self._home.files.look(folder).st_mode
         if not stat.S_ISDIR(mode):
             what = "is a symbolic link" if stat.S_ISLNK(mode) else "is no folder"
             raise NotRegularFileError(None, what, folder)

@@ -154,7 +154,11 @@ class Rows:
             run_id = names.text_of(entry.name)
             if run_id is None or deleting.get(run_id, False) or not _is_folder(entry):
                 continue
-            if files.scan(entry.path):
+            try:
+                held = files.scan(entry.path)
+            except FileNotFoundError:
+                continue  # deleted beside us since the scan
+            if held:
                 traces.setdefault(run_id, _Trace()).has_blobs = True
         return traces
 
