@@ -78,6 +78,7 @@ def test_a_module_or_an_attribute_names_workflows(
         ("import cli_app_missing", "", "No module named 'cli_app_missing'"),
         ("\n1 / 0", "", r"ZeroDivisionError: division by zero \(.*cli_app_\d+\.py, line 2\)"),
         ("def", "", "SyntaxError"),
+        ("import sys\nsys.exit(3)", "", r"SystemExit: 3 \(.*cli_app_\d+\.py, line 2\)"),
         (
             TWO + "\n@workflow(name='second')\nasync def third(ctx): ...",
             "",
@@ -90,6 +91,12 @@ def test_what_is_wrong_with_an_app_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
         load(source, what)
+
+
+@pytest.mark.parametrize("app", ["../flows", ".flows", ":flow", "flows:"])
+def test_a_path_is_no_module(app: str) -> None:
+    with pytest.raises(ConfigError, match="must be MODULE or MODULE:ATTR"):
+        load_workflows(Setting(app, Path.cwd()))
 
 
 def test_a_missing_module_says_where_it_was_looked_for(

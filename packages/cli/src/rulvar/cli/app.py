@@ -30,7 +30,7 @@ def load_workflows(app: Setting) -> tuple[Workflow, ...]:
     workflow; and when two workflows go by one name.
     """
     module_name, colon, attribute = app.value.partition(":")
-    if not module_name or (colon and not attribute):
+    if not module_name or module_name.startswith(".") or (colon and not attribute):
         _refuse(f"app {app.value!r} must be MODULE or MODULE:ATTR, as in workflows:count")
     module = _import(module_name, app)
     found = _take(module, attribute, app) if attribute else _workflows_of(vars(module).values())
@@ -54,12 +54,12 @@ def _import(module_name: str, app: Setting) -> ModuleType:
             )
             raise ConfigError(message) from error
         raise _broken(app, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Whatever the user's module raises is about that module: name the line, keep the cause.
         raise _broken(app, error) from error
 
 
-def _broken(app: Setting, error: Exception) -> ConfigError:
+def _broken(app: Setting, error: Exception | SystemExit) -> ConfigError:
     where = ""
     frames = traceback.extract_tb(error.__traceback__)
     if frames and not frames[-1].filename.startswith("<frozen importlib"):

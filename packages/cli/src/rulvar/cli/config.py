@@ -43,7 +43,7 @@ def read_setting(name: SettingName, given: str | None) -> Setting:
     Raises `ConfigError` naming all three places when none has it, and for a pyproject.toml
     that cannot be read.
     """
-    folder = Path.cwd()
+    folder = _current_folder()
     if given:
         return Setting(given, folder)
     found = find_project(folder)
@@ -55,6 +55,14 @@ def read_setting(name: SettingName, given: str | None) -> Setting:
         f'{name} = "{example}" under [tool.rulvar] in pyproject.toml'
     )
     raise ConfigError(message)
+
+
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except OSError as error:
+        message = f"the current folder is not there any more ({error.strerror}): change to another"
+        raise ConfigError(message) from error
 
 
 def find_project(folder: Path) -> tuple[Path, dict[SettingName, str]] | None:

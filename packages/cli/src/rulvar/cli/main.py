@@ -10,21 +10,26 @@ broken and stops nothing; a name of ours cannot be taken.
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import sys
 import traceback
+import warnings
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 import click
 
 from rulvar.cli.exits import MEANINGS, ExitStatus, status_of_error
 from rulvar.cli.options import output_of, output_options
 from rulvar.cli.others import load_other, other_commands, summary_of_other
-from rulvar.cli.render import Output
+from rulvar.cli.render import Output, OutputLostError
 from rulvar.core.errors import RulvarError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["BUILT_IN", "BuiltIn", "RootGroup", "main"]
 
@@ -115,30 +120,35 @@ class RootGroup(click.Group):
     ) -> NoReturn:
         """Run the command line and leave with its exit status."""
         del standalone_mode
+        _open_what_is_closed()
         given = list(sys.argv[1:] if args is None else args)
         # The errors of parsing come before any option's callback: look for the flag itself.
         output = Output(json="--json" in given[: given.index("--") if "--" in given else None])
         try:
-            # With standalone_mode off, an exit() comes back as the returned status.
-            status = super().main(
-                given,
-                prog_name or "rulvar",
-                complete_var,
-                standalone_mode=False,
-                windows_expand_args=windows_expand_args,
-                obj=output,
-                **extra,
-            )
+            with _own_warnings(output):
+                # With standalone_mode off, an exit() comes back as the returned status.
+                status = super().main(
+                    given,
+                    prog_name or "rulvar",
+                    complete_var,
+                    standalone_mode=False,
+                    windows_expand_args=windows_expand_args,
+                    obj=output,
+                    **extra,
+                )
         except click.Abort:
             output.note("interrupted")
             status = ExitStatus.INTERRUPTED
         except click.ClickException as error:
             status = _show_usage(error, output)
         except RulvarError as error:
-            output.failure(error)
+            _tell(output, partial(output.failure, error))
             status = status_of_error(error)
+        except OutputLostError as error:
+            status = _give_up_output(error, output)
         except Exception:  # noqa: BLE001 - shown whole, with a status of its own
-            traceback.print_exc()
+            with suppress(OSError):
+                traceback.print_exc()
             status = ExitStatus.INTERNAL
         sys.exit(int(status) if isinstance(status, int) else 0)
 
@@ -177,13 +187,64 @@ class RootGroup(click.Group):
             output_of(ctx).note(f"warning: {warning}")
 
 
+def _open_what_is_closed() -> None:
+    """Let the null device stand for a standard stream that was closed.
+
+    Otherwise the next file that is opened gets its number, and a stray print lands in it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
+
+
+@contextmanager
+def _own_warnings(output: Output) -> Iterator[None]:
+    """Show a warning of ours as every other message, without the line of code behind it."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_ours(  # noqa: PLR0917 - the signature is Python's
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if category.__module__.startswith("rulvar."):
+                output.note(f"warning: {message}")
+            else:
+                show(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show_ours
+        yield
+
+
+def _tell(output: Output, tell: Callable[[], None]) -> None:
+    """Say what went wrong; the status that says it too is not lost with standard output."""
+    try:
+        tell()
+    except OutputLostError as lost:
+        _give_up_output(lost, output)
+
+
+def _give_up_output(lost: OutputLostError, output: Output) -> int:
+    if lost.is_wanted:
+        output.note(f"error: {lost}")
+    # What is left in the buffer would fail again when Python ends, with a status of its own.
+    sys.stdout = io.StringIO()
+    return ExitStatus.UNTOLD
+
+
 def _show_usage(error: click.ClickException, output: Output) -> int:
     if output.json:
         # NoArgsIsHelpError carries the whole help as its message: its first line will do.
         message = error.format_message().strip() or "no command is given"
-        output.document({"error": {"code": "usage", "message": message, "retryable": False}})
+        document = {"error": {"code": "usage", "message": message, "retryable": False}}
+        _tell(output, partial(output.document, document))
     else:
-        error.show()
+        with suppress(OSError):
+            error.show()
     return error.exit_code
 
 

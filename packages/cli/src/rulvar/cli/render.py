@@ -16,7 +16,7 @@ import logging
 import sys
 import traceback
 import unicodedata
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Bar",
     "Output",
+    "OutputLostError",
     "Progress",
     "ago",
     "columns",
@@ -82,6 +83,17 @@ class Bar:
             self.move(done)
 
 
+class OutputLostError(Exception):
+    """Standard output could not be written: what was done stands, and was not told."""
+
+    def __init__(self, error: OSError) -> None:
+        """Keep what the operating system said."""
+        message = f"standard output cannot be written ({error.strerror}); what was done stands"
+        super().__init__(message)
+        # Whoever reads a pipe as far as it wants needs no word about the rest.
+        self.is_wanted = not isinstance(error, BrokenPipeError)
+
+
 @dataclass(slots=True)
 class Output:
     """How one invocation speaks: set once from ``--json`` and ``--debug``."""
@@ -107,18 +119,20 @@ class Output:
     def print(self, renderable: RenderableType) -> None:
         """Print something of rich's to standard output; a string goes out as it is."""
         if isinstance(renderable, str):
-            _write_text(sys.stdout, renderable + "\n")
-        else:
+            _write_out(renderable + "\n")
+            return
+        with _telling():
             console = _console(sys.stdout)
             with console.capture() as captured:
                 console.print(renderable)
-            # rich fills every line up to its width; nobody wants that in a file.
-            lines = [line.rstrip() for line in captured.get().splitlines()]
-            _write_text(sys.stdout, "\n".join(lines) + "\n")
+        # rich fills every line up to its width; nobody wants that in a file.
+        lines = [line.rstrip() for line in captured.get().splitlines()]
+        _write_out("\n".join(lines) + "\n")
 
     def note(self, text: str) -> None:
-        """Print a message for people to standard error."""
-        _write_text(sys.stderr, plain(text) + "\n")
+        """Print a message for people to standard error; one that cannot be told stops nothing."""
+        with suppress(OSError):
+            _write_text(sys.stderr, plain(text) + "\n")
 
     def failure(self, error: RulvarError) -> None:
         """Print an error: one sentence and its remedy, and under ``--json`` its facts.
@@ -225,8 +239,20 @@ def _write(value: object, *, indent: int | None) -> None:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
         text = json.dumps(value, allow_nan=False, indent=indent, separators=separators)
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    _write_out(text + "\n")
+
+
+def _write_out(text: str) -> None:
+    with _telling():
+        _write_text(sys.stdout, text)
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputLostError(error) from error
 
 
 def _write_text(stream: TextIO, text: str) -> None:

@@ -144,7 +144,9 @@ def _finish(
 ) -> None:
     stopped_by: list[signal.Signals] = []
     with opened_stores(store, existing=existing) as stores, output.engine_log():
-        outcome = asyncio.run(_perform(output, stores, workflows, start, stopped_by))
+        outcome = asyncio.run(
+            _perform(output, stores, workflows, start, stopped_by, tells_id=not existing)
+        )
     status = report_outcome(outcome, output)
     if stopped_by and outcome.status == "running":
         context.exit(128 + stopped_by[0])
@@ -157,6 +159,8 @@ async def _perform(
     workflows: tuple[Workflow, ...],
     start: Callable[[Engine], RunHandle],
     stopped_by: list[signal.Signals],
+    *,
+    tells_id: bool,
 ) -> RunOutcome:
     with output.progress() as progress:
         watch = _Watch(progress)
@@ -168,8 +172,8 @@ async def _perform(
                 output.note(f"{number.name}: letting run {handle.run_id} go")
                 handle.let_go()
 
-            # The only trace of a fresh id, should this process be killed.
-            output.note(f"run {handle.run_id}: begun")
+            if tells_id:  # the only trace of a fresh one, should this process be killed
+                output.note(f"run {handle.run_id}: begun")
             with clean_end(asyncio.get_running_loop(), stop):
                 return await handle.result()
 

@@ -251,7 +251,10 @@ def _begin(parts: Parts, door: Door, wish: StartNew | Resume, state: RunState) -
         raise StoreCorruptError(message, run_id=run_id, position=0)
     if isinstance(wish, Resume):
         known = "never began: its row has no journal" if state.meta else "is not in this store"
-        message = f"run {run_id!r} {known}: start it with run(workflow, args, run_id=...)"
+        message = (
+            f"run {run_id!r} {known}: check the id, or start it with "
+            "run(workflow, args, run_id=...) or 'rulvar run'"
+        )
         raise ConfigError(message)
     workflow = wish.workflow
     genesis = parts.ids.token()
