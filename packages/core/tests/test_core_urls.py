@@ -60,6 +60,8 @@ def test_a_url_is_read(text: str, scheme: str, path: str, query: dict[str, str])
         "sqlite:///a%zz",
         "sqlite:///%ff.db",
         "sqlite:///a%00b",
+        "sqlite:///a\udcff.db",
+        "sqlite:///r?a=\ud800",
         "sqlite:///r?a=%ff",
         "C:\\runs.db",
     ],
@@ -87,6 +89,18 @@ def test_paths_are_relative_absolute_or_memory(
         assert str(StoreURL.parse(text)) == "sqlite://"
     shown = str(StoreURL.parse("sqlite:///runs.db?key=hidden"))
     assert shown == f"sqlite:///{here / 'runs.db'}"
+
+
+def test_a_relative_path_needs_a_folder_to_start_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ConfigError, match="the current folder, which is not there any more"):
+        StoreURL.parse("sqlite:///runs.db").local_path()
+    assert StoreURL.parse("sqlite:////var/runs.db").local_path() == Path("/var/runs.db")
 
 
 def test_a_link_in_the_path_is_not_followed(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import apsw
 import pytest
@@ -16,6 +17,7 @@ from rulvar.core.errors import ConfigError, LeaseHeldError, StoreClosedError
 from rulvar.core.records import JournalRecord, Lease, RunMeta
 from rulvar.core.urls import StoreURL
 from rulvar.stores.sqlite import SqliteStore
+from rulvar.stores.sqlite.errors import translate
 
 DIES = """
 import os, signal, sys
@@ -144,3 +146,16 @@ def test_a_url_can_ask_for_it_and_a_caller_can_prefer_it(tmp_path: Path) -> None
             open_stores(wish)
     with open_stores(StoreURL.parse(f"{url}?read_only=false").preferring(read_only="true")):
         assert Path(tmp_path / "runs.db").exists()
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_read_only_file_system_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_only: bool
+) -> None:
+    path = str(tmp_path / "runs.db")
+    flags = os.ST_RDONLY if read_only else 0
+    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(f_flag=flags))
+    said = str(translate(apsw.CantOpenError("unable to open database file"), path=path))
+    assert path in said
+    assert ("is on a read-only file system" in said) == read_only
+    assert ("copy it with its -wal file" in said) == read_only

@@ -122,7 +122,13 @@ class StoreURL:
         path = self.path
         if os.name == "nt" and _DRIVE_AFTER_SLASH.match(path):
             path = path[1:]
-        return Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
+        try:
+            return Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
+        except FileNotFoundError:
+            _refuse(
+                f"{self.scheme}:///{path} starts at the current folder, which is not there any "
+                "more: change to another, or write an absolute path"
+            )
 
     def options(self) -> StoreOptions:
         """Return the query's keys for taking, each at most once; see `StoreOptions`."""
@@ -157,6 +163,10 @@ def _decode(text: str, shown: str, what: str, *, plus: bool = False) -> str:
         _refuse(f"{shown}: the {what} is not UTF-8 once its escapes are decoded: encode it so")
     if "\0" in decoded:
         _refuse(f"{shown}: the {what} contains a NUL character: remove it")
+    try:
+        decoded.encode("utf-8")
+    except UnicodeEncodeError as error:
+        _refuse(f"{shown}: the {what} is no Unicode text at {error.start}: write it in UTF-8")
     return decoded
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from typing import TYPE_CHECKING
 
 import apsw
@@ -92,11 +93,25 @@ def _corrupt(path: str, said: str, run_id: str | None) -> StoreError:
 
 
 def _unwritable(path: str, said: str, run_id: str | None) -> StoreError:
+    if _on_read_only_file_system(path):
+        return StoreError(
+            f"{path} is on a read-only file system, where it cannot be written, nor read: whoever "
+            "reads it needs a file beside it; copy it with its -wal file to another place",
+            run_id=run_id,
+        )
     return StoreError(
         f"{path} cannot be opened for writing ({said}): check that its folder exists and that "
         "this user may write the file and the folder",
         run_id=run_id,
     )
+
+
+def _on_read_only_file_system(path: str) -> bool:
+    try:
+        # Asks for the file system alone: it opens nothing.
+        return bool(os.statvfs(os.path.dirname(path) or ".").f_flag & os.ST_RDONLY)  # noqa: PTH120
+    except (OSError, AttributeError):  # there is no such question on Windows
+        return False
 
 
 def _disk(path: str, said: str, run_id: str | None) -> StoreError:
