@@ -428,7 +428,8 @@ def test_a_leaked_call_of_a_body_that_has_returned_writes_nothing() -> None:
     assert [key for _, key, _, _ in bench.calls()] == ["s", "s"]
 
 
-def test_a_step_whose_run_is_lost_while_it_was_journalled_does_not_begin() -> None:
+@pytest.mark.parametrize("kind", ["step", "now"])
+def test_a_call_whose_run_is_lost_while_it_was_journalled_does_not_begin(kind: str) -> None:
     """The opening landed; the keeper noticed the loss before the function was called."""
     bench = Bench()
     ran: list[str] = []
@@ -445,7 +446,10 @@ def test_a_step_whose_run_is_lost_while_it_was_journalled_does_not_begin() -> No
             owned.renew()  # the keeper's, due right now
 
         segment._landed = landed_then_lost  # type: ignore[method-assign]
-        await ctx.step("s", ran.append, "s")
+        if kind == "step":
+            await ctx.step("s", ran.append, "s")
+        else:
+            ran.append(str(await ctx.now()))
 
     kept: set[OwnedRun] = set()
 
