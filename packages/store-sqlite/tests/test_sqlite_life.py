@@ -256,9 +256,9 @@ def test_a_forked_child_is_refused_and_closes_nothing(tmp_path: Path) -> None:
     held = {"store": store}
     store.append("run", RECORD)
     store.load("run")
-    own = list(store._database.connections())
-    assert len(own) == 2
-    ghosts = [weakref.ref(connection) for connection in own]
+    own = [*store._database.connections(), *store._database.cursors()]
+    assert len(own) == 3
+    ghosts = [weakref.ref(handle) for handle in own]
     own.clear()
     del store
 
@@ -272,7 +272,7 @@ def test_a_forked_child_is_refused_and_closes_nothing(tmp_path: Path) -> None:
         del call, close
         held.clear()
         gc.collect()
-        # Nobody refers to the store any more, and its connections are kept all the same.
+        # Nobody refers to the store any more, and what it had open is kept all the same.
         assert all(ghost() is not None for ghost in ghosts)
 
     assert in_a_forked_child(check) == 0

@@ -8,7 +8,7 @@ naming the value and the remedy; none reads or writes anything.
 from __future__ import annotations
 
 import unicodedata
-from typing import NoReturn
+from typing import NoReturn, TypeGuard
 
 from rulvar.core.errors import ConfigError
 from rulvar.core.records import JournalRecord, JsonMembers, Lease, RunFilter, RunMeta
@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 MAX_ID_LENGTH = 200
+_DOTS = frozenset({".", ".."})
 MAX_REF_LENGTH = 1000
 MAX_TAGS = 64
 MAX_META_BYTES = 64 * 1024
@@ -79,11 +80,19 @@ def _check_name(what: str, value: object) -> str:
     return text
 
 
+def _is_plain_name(value: object) -> TypeGuard[str]:
+    """Tell in few steps that nothing is wrong with a name; False says nothing."""
+    # What is printable has no control character and no lone surrogate.
+    return type(value) is str and value.isprintable() and 0 < len(value) <= MAX_ID_LENGTH
+
+
 def check_run_id(run_id: object, /) -> str:
     """Take a run id: 1 to 200 code points, no ``/``, no control character, no lone surrogate.
 
     ``.`` and ``..`` are refused too. Raises `ConfigError`.
     """
+    if _is_plain_name(run_id) and "/" not in run_id and run_id not in _DOTS:
+        return run_id
     return _check_segment("a run id", run_id)
 
 
@@ -91,7 +100,7 @@ def _check_segment(what: str, value: object) -> str:
     text = _check_name(what, value)
     if "/" in text:
         _refuse(f"{what} must not contain '/': {_shown(text)}")
-    if text in {".", ".."}:
+    if text in _DOTS:
         _refuse(f"{what} must not be {text!r}: choose another")
     return text
 
@@ -133,6 +142,8 @@ def run_of_ref(ref: str, /) -> str:
 
 def check_owner(owner: object, /) -> str:
     """Take an owner string: 1 to 200 code points, no control character. Raises `ConfigError`."""
+    if _is_plain_name(owner):
+        return owner
     return _check_name("an owner", owner)
 
 
@@ -179,7 +190,9 @@ def check_lease(lease: object, /) -> Lease:
         _refuse(f"a lease must be a Lease as acquire() returns it, not {_shown(lease)}")
     check_run_id(lease.run_id)
     check_owner(lease.owner)
-    check_epoch(lease.epoch)
+    epoch = lease.epoch
+    if type(epoch) is not int or not 0 <= epoch <= MAX_INTEGER:
+        check_epoch(epoch)
     return lease
 
 
@@ -192,8 +205,9 @@ def check_record(record: object, /) -> JournalRecord:
     """
     if not isinstance(record, JournalRecord):
         _refuse(f"a record must be a JournalRecord, not {_shown(record)}")
-    seq = check_seq(record.seq)
-    payload = record.payload
+    seq, payload = record.seq, record.payload
+    if type(seq) is not int or not 0 <= seq <= MAX_INTEGER:
+        check_seq(seq)
     if type(payload) is not bytes:
         _refuse(f"the payload of seq {seq} must be bytes, not {type(payload).__name__}")
     if len(payload) > MAX_PAYLOAD_BYTES:

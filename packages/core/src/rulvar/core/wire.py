@@ -75,9 +75,6 @@ _VALUE_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_ref
 
 
 def _check_depth(text: str) -> None:
-    # Counting is enough for nearly every payload; the scan is for the rest.
-    if text.count("[") + text.count("{") <= MAX_DEPTH:
-        return
     depth = 0
     for token in _TOKEN.finditer(text):
         mark = token.group()
@@ -105,8 +102,14 @@ def _decode(data: bytes | str, decoder: json.JSONDecoder) -> object:
     if text.startswith("\ufeff"):
         message = "begins with a byte order mark"
         raise InvalidJSONError(message)
-    _check_depth(text)
+    # Counting is enough for nearly every payload; the scan is for the rest.
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        _check_depth(text)
     try:
+        if text[:1] == "{":  # as nearly every payload: no need to look for white space
+            value, end = decoder.raw_decode(text)
+            if end == len(text):
+                return cast("object", value)
         return cast("object", decoder.decode(text))
     except InvalidJSONError:
         raise

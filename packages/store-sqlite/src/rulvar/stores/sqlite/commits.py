@@ -94,6 +94,7 @@ class Committer:
         self._durability: Durability = settings.durability
         self.unsettled = False
         self._connection: apsw.Connection | None = birth(settings)
+        self._cursor: apsw.Cursor | None = None
         self._identity = None if settings.in_memory else identity_of(settings.path)
 
     # --- the caller's side -----------------------------------------------------------------
@@ -124,7 +125,7 @@ class Committer:
 
     def _must_lead(self, job: Job[object]) -> bool:
         """Wait a while for the answer; return whether the job must see to it by itself."""
-        named = job.wake.acquire(timeout=_LOOK_AGAIN_S)
+        named = job.wait(_LOOK_AGAIN_S)
         return not job.done and (named or not self._leader.locked())
 
     def read_in_memory(self, read: Callable[[apsw.Connection], _T]) -> _T:
@@ -165,6 +166,11 @@ class Committer:
         connection = self._connection
         return () if connection is None else (connection,)
 
+    def cursors(self) -> tuple[apsw.Cursor, ...]:
+        """Return the cursor that is kept, if there is one."""
+        cursor = self._cursor
+        return () if cursor is None else (cursor,)
+
     # --- leading ---------------------------------------------------------------------------
 
     def _lead(self, job: Job[object]) -> None:
@@ -199,13 +205,16 @@ class Committer:
             self._commit()
         except FAILURES as error:
             self._recover(batch, error)
-            return
-        self._deliver()
+        else:
+            self._deliver()
 
     def _now(self) -> int:
         """Read the clock, under the write lock; one that tells no time is a typed error."""
         try:
-            return check_integer("the clock's now_ms()", self._clock.now_ms(), 0, MAX_INTEGER)
+            now = self._clock.now_ms()
+            if type(now) is int and 0 <= now <= MAX_INTEGER:
+                return now
+            return check_integer("the clock's now_ms()", now, 0, MAX_INTEGER)
         except Exception as error:
             message = f"the clock of the store at {self._settings.path} tells no time: {error}"
             raise DefectError(message) from error
@@ -217,10 +226,15 @@ class Committer:
         """
         connection = self._open()
         check_unmoved(self._settings.path, self._identity)
-        self._choose_durability(connection, [leading] if alone else self._waiting())
+        if self._cursor is None:
+            # Kept for BEGIN and COMMIT: to make one costs as much as what it runs.
+            self._cursor = connection.cursor()
+        begin = self._cursor.execute
+        if self._settings.durability != "full":
+            self._choose_durability(connection, [leading] if alone else self._waiting())
         while True:
             try:
-                connection.execute("BEGIN IMMEDIATE")
+                begin("BEGIN IMMEDIATE")
             except BUSY:
                 self._expire([leading] if alone else self._waiting())
                 if leading.done:
@@ -234,8 +248,6 @@ class Committer:
     def _choose_durability(self, connection: apsw.Connection, jobs: list[Job[object]]) -> None:
         # An epoch that was granted must survive power loss at every setting (A3); the
         # pragma does nothing inside a transaction, so it comes before.
-        if self._settings.durability == "full":
-            return
         wanted: Durability = "full" if any(job.grants for job in jobs) else "normal"
         # Between the two steps an interrupt may at worst leave more than is written down.
         if wanted == "full" and self._durability != "full":
@@ -263,16 +275,8 @@ class Committer:
             waiting = self._waiting()
             if self._durability != "full":
                 waiting = [job for job in waiting if not job.grants]
-            waiting.sort(key=_not_urgent)
-            taken: list[Job[object]] = []
-            size = 0
-            for job in waiting[:_MOST_JOBS]:
-                size += job.size
-                if taken and size > _MOST_BYTES:
-                    break
-                taken.append(job)
-            self._batch = tuple(taken)
-        return self._batch
+            self._batch = batch = tuple(waiting if len(waiting) == 1 else _most_urgent(waiting))
+        return batch
 
     def _perform(self, job: Job[object], tx: Transaction) -> None:
         job.error = None
@@ -288,9 +292,9 @@ class Committer:
             raise DefectError(message, run_id=job.run_id) from error
 
     def _commit(self) -> None:
-        assert self._connection is not None
+        assert self._cursor is not None
         self._stage = "committing"
-        self._connection.execute("COMMIT")
+        self._cursor.execute("COMMIT")
         self._stage = "committed"
 
     def _deliver(self) -> None:
@@ -305,6 +309,8 @@ class Committer:
         queue = self._queue
         while queue and (queue[0].done or queue[0].abandoned):
             queue.popleft()
+        if not queue:
+            return
         for job in tuple(queue):
             if not (job.done or job.abandoned):
                 self._led = True
@@ -359,6 +365,7 @@ class Committer:
         except FAILURES:
             # SQLite rolls back by itself when it can; a connection that cannot is not kept.
             if connection.in_transaction and not self._settings.in_memory:
+                self._cursor = None
                 self._connection = None
                 connection.close(True)
         return errno
@@ -444,6 +451,19 @@ class Committer:
             with self._leader:
                 self._hand_over()
         job.gone = True
+
+
+def _most_urgent(waiting: list[Job[object]]) -> list[Job[object]]:
+    """Return who goes first, as many as one transaction takes."""
+    waiting.sort(key=_not_urgent)
+    taken: list[Job[object]] = []
+    size = 0
+    for job in waiting[:_MOST_JOBS]:
+        size += job.size
+        if taken and size > _MOST_BYTES:
+            break
+        taken.append(job)
+    return taken
 
 
 def _not_urgent(job: Job[object]) -> bool:

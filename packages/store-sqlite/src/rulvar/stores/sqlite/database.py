@@ -156,3 +156,7 @@ class Database:
             if reader.connection is not None:
                 yield reader.connection
         yield from self._committer.connections()
+
+    def cursors(self) -> Iterator[apsw.Cursor]:
+        """Return every cursor that outlives its call, for the same reason."""
+        yield from self._committer.cursors()

@@ -2,8 +2,8 @@
 
 A forked child has copies of the parent's connections. Using one corrupts, and closing or
 finalising one may checkpoint and delete the write-ahead log under the parent. So in the child
-every live connection gets one reference more than anybody will ever drop, and every call on
-its store is refused by process id.
+every live connection, and every cursor that is kept, gets one reference more than anybody will
+ever drop, and every call on its store is refused by process id.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ __all__ = ["watch"]
 class _Holder(Protocol):
     def connections(self) -> Iterable[apsw.Connection]: ...
 
+    def cursors(self) -> Iterable[apsw.Cursor]: ...
+
 
 _holders: weakref.WeakSet[_Holder] = weakref.WeakSet()
 
 
 def watch(holder: _Holder) -> None:
-    """Keep the holder's connections from being finalised in a forked child."""
+    """Keep the holder's connections and cursors from being finalised in a forked child."""
     _holders.add(holder)
 
 
 def _keep_for_ever() -> None:
     for holder in tuple(_holders):
-        for connection in holder.connections():
+        for handle in (*holder.cursors(), *holder.connections()):
             # A module's global would not do: interpreters clear those on their way out.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
 
 
 if hasattr(os, "register_at_fork"):

@@ -29,6 +29,7 @@ class Job(Generic[_T]):
         "led",
         "result",
         "run_id",
+        "signalled",
         "size",
         "urgent",
         "wake",
@@ -61,18 +62,31 @@ class Job(Generic[_T]):
         self.gone = False
         self.result: _T | None = None
         self.error: Exception | None = None
-        self.wake = threading.Lock()
-        self.wake.acquire()
+        self.signalled = False
+        # Made when there is something to wait for: a caller alone leads, and never waits.
+        self.wake: threading.Lock | None = None
 
     def answer(self) -> _T:
         """Return the result, or raise the error."""
-        error, self.error = self.error, None
-        if error is not None:
+        if self.error is not None:
+            error, self.error = self.error, None
             try:
                 raise error
             finally:
                 del error  # or the traceback and its own frame would keep each other
         return self.result  # type: ignore[return-value] # done without an error: it is set
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until signalled, or not longer than this; return whether it was."""
+        wake = self.wake
+        if wake is None:
+            wake = threading.Lock()
+            wake.acquire()
+            self.wake = wake
+            # Whoever signalled before the line above saw no lock, and so is seen here.
+            if self.signalled:
+                return True
+        return wake.acquire(timeout=seconds)
 
     def finish(self) -> None:
         """Let the caller have its answer; called under the leader's lock alone."""
@@ -81,5 +95,7 @@ class Job(Generic[_T]):
 
     def signal(self) -> None:
         """Wake the caller; called under the leader's lock alone, so the look is safe."""
-        if self.wake.locked():
-            self.wake.release()
+        self.signalled = True
+        wake = self.wake
+        if wake is not None and wake.locked():
+            wake.release()
