@@ -458,10 +458,31 @@ class Misnamed:
         raise NotImplementedError
 
 
+class Never:
+    """An observer whose hook only makes a coroutine."""
+
+    @hookimpl
+    async def rulvar_observe(self, event: Event) -> None:
+        raise NotImplementedError
+
+
 @pytest.mark.parametrize(
     ("plugin", "said"),
-    [(Misfit(), "does not fit"), (Misnamed(), "does not fit"), (object(), "implements no")],
+    [
+        (Misfit(), "does not fit"),
+        (Misnamed(), "does not fit"),
+        (Never(), "is async and would never run"),
+        (object(), "implements no"),
+    ],
 )
 def test_a_plugin_that_is_no_observer_is_refused(bench: Bench, plugin: object, said: str) -> None:
     with pytest.raises(PluginError, match=said):
         Engine(bench.pair, observers=[plugin])
+
+
+def test_an_observer_that_would_never_run_is_refused(bench: Bench) -> None:
+    async def never(_event: Event) -> None:
+        raise NotImplementedError
+
+    with pytest.raises(ConfigError, match="observer is an async function"):
+        Engine(bench.pair, observer=never)  # type: ignore[arg-type]

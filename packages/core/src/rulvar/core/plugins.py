@@ -14,6 +14,7 @@ pays for neither.
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 import warnings
 from dataclasses import dataclass
@@ -359,10 +360,17 @@ def observe_hook(plugin: object, /) -> Callable[[Event], None]:
     except (pluggy.PluginValidationError, ValueError, TypeError) as error:
         message = f"the observer {shown} does not fit rulvar.core.hookspecs: {error}"
         raise PluginError(message, name=shown) from error
-    if not manager.hook.rulvar_observe.get_hookimpls():
+    hooks = manager.hook.rulvar_observe.get_hookimpls()
+    if not hooks:
         _refuse(
             f"the observer {shown} implements no rulvar_observe: decorate it with "
             "rulvar.core.hookimpl",
+            shown,
+        )
+    if any(inspect.iscoroutinefunction(hook.function) for hook in hooks):
+        _refuse(
+            f"the rulvar_observe of {shown} is async and would never run: observers are called "
+            "in a thread of their own, so make it a plain function",
             shown,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import socket
 from typing import TYPE_CHECKING, TypeVar
@@ -35,8 +36,15 @@ def observers_of(
 ) -> list[Callable[[Event], None]]:
     """Return what is to be called with each event.
 
-    Raises `PluginError` for a plugin that does not implement ``rulvar_observe``.
+    Raises `PluginError` for a plugin that does not implement ``rulvar_observe``, and
+    `ConfigError` for an async ``observer``, which would never run.
     """
+    if inspect.iscoroutinefunction(observer):
+        message = (
+            "observer is an async function and would never run: observers are called in a "
+            "thread of their own, so give a plain one, or read Engine.events()"
+        )
+        raise ConfigError(message)
     found = [] if observer is None else [observer]
     plugins = list(plugins)
     if plugins:
