@@ -136,7 +136,10 @@ def test_a_folder_that_is_gone_is_named(
 def test_a_warning_of_ours_is_a_message_and_no_line_of_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.warns(UserWarning, match="somebody else's") as theirs, _own_warnings(Output()):
+    with (  # noqa: PT031 - ours must not get there
+        pytest.warns(UserWarning, match="somebody else's") as theirs,
+        _own_warnings(Output()),
+    ):
         warnings.warn("nothing is kept", EphemeralStoreWarning, stacklevel=1)
         warnings.warn("somebody else's", UserWarning, stacklevel=1)
     assert capsys.readouterr().err == "warning: nothing is kept\n"

@@ -14,6 +14,7 @@ import pytest
 from rulvar.core.audit import reconcile_run_meta
 from rulvar.core.engine import Compaction, Engine, GoOn, RetryPolicy, SegmentEnded, workflow
 from rulvar.core.errors import StoreFullError, SupersededError
+from rulvar.core.journal import read_journal
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
 
@@ -168,6 +169,68 @@ def test_a_shielded_loop_makes_no_summary_after_the_loss() -> None:
 
     asyncio.run(main())
     assert made == []
+
+
+def test_a_branch_that_waits_for_its_place_does_not_begin_after_the_loss() -> None:
+    store, stores, clock = bench()
+    ran: list[str] = []
+
+    @workflow
+    async def limited(ctx: Context) -> None:
+        async def loses(_inner: Context) -> None:
+            lose(store, engine)
+
+        async def waits(_inner: Context) -> None:
+            ran.append("waits")
+
+        await hold_on(ctx.parallel("p", [loses, waits], limit=1))
+
+    engine: Engine
+
+    async def main() -> None:
+        nonlocal engine
+        async with Engine(stores, [limited], clock=clock) as engine:
+            with pytest.raises(SupersededError):
+                await engine.run(limited, run_id="r")
+
+    asyncio.run(main())
+    assert ran == []
+
+
+def test_an_entry_that_waits_for_its_turn_is_not_journalled_after_the_end() -> None:
+    store, stores, clock = bench()
+    reached, go_on = threading.Event(), threading.Event()
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        if call.method == "append" and b'"key":"first"' in call.payload:
+            reached.set()
+            assert go_on.wait(10)
+        return perform()
+
+    @workflow
+    async def both(ctx: Context) -> None:
+        async def first(inner: Context) -> None:
+            await inner.step("first", str)
+
+        async def second(inner: Context) -> None:
+            await inner.step("second", str)
+
+        await hold_on(ctx.parallel("p", [first, second]))
+
+    async def main() -> None:
+        watched = WatchedStores(stores, around=around)
+        async with Engine(watched, [both], clock=clock) as engine:
+            handle = engine.start(both, run_id="r")
+            await asyncio.to_thread(reached.wait, 10)
+            handle.let_go()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            go_on.set()
+            assert (await handle.result()).status == "running"
+
+    asyncio.run(main())
+    keys = [entry.key for entry in read_journal("r", store.load("r")) if entry.key]
+    assert keys == ["first"]
 
 
 async def hold_on(call: object) -> None:
