@@ -146,8 +146,14 @@ def test_a_run_whose_epochs_are_used_up_fails_alone_and_takes_no_number() -> Non
     assert "has used up its epochs" in str(report.runs[0].problem)
     assert list(content(destination)) == ["b", "c"]
     assert isinstance(destination.journal, ReferenceStore)
-    assert destination.journal.acquire("a", "worker").epoch == 2
-    assert destination.journal.acquire("b", "worker").epoch == 2**53 - 1
+    leases = [destination.journal.acquire(run_id, "worker") for run_id in "ab"]
+    assert [lease.epoch for lease in leases] == [2, 2**53 - 1]
+    for lease in leases:
+        destination.journal.release(lease)
+    # The last number is granted now: it cannot be held once more, and keeps no other back.
+    again = copy_runs(source, destination, source_name="s")
+    assert [run.outcome for run in again.runs] == ["failed", "failed", "already"]
+    assert "has used up its epochs" in str(again.runs[1].problem)
 
 
 def test_a_held_run_is_left_for_another_time() -> None:

@@ -33,7 +33,7 @@ from rulvar.core.capabilities import (
     lease_ttl_ms_of,
 )
 from rulvar.core.checks import MAX_INTEGER, check_run_id
-from rulvar.core.errors import ConfigError, LeaseHeldError, StoreCorruptError
+from rulvar.core.errors import ConfigError, LeaseHeldError, StoreCorruptError, StoreFullError
 from rulvar.core.records import RunFilter
 from rulvar.core.wire import Digits, InvalidJSONError, json_text, parse_json, parse_value
 
@@ -310,8 +310,9 @@ class _Copy:
     def run(self) -> CopiedRun:
         """Copy, and say what became of it. Raises `StoreError` for what stops every copy."""
         try:
-            self._here.take()
-            self._there.take()
+            used_up = self._take()
+            if used_up is not None:
+                return self._told("failed", problem=used_up)
             content = _read(self._source, self._run_id)
             outcome = self._copy(content)
         except LeaseHeldError as error:
@@ -322,6 +323,15 @@ class _Copy:
             self._there.let_go()
             self._here.let_go()
         return self._told(outcome, records=len(content.records), blobs=len(content.refs))
+
+    def _take(self) -> str | None:
+        """Hold the run on both sides, or say why there is no epoch (or room for one) to grant."""
+        try:
+            self._here.take()
+            self._there.take()
+        except StoreFullError as error:
+            return str(error)
+        return None
 
     def _told(
         self, outcome: CopyOutcome, *, records: int = 0, blobs: int = 0, problem: str | None = None
