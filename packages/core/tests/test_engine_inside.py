@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.core.engine import Engine, SegmentEnded, workflow
+from rulvar.core.engine import Engine, RetentionPolicy, SegmentEnded, workflow
 from rulvar.core.errors import LeaseHeldError, RunCancelledError, SupersededError
 from rulvar.core.journal import read_journal
 from rulvar.core.stores import Stores
@@ -91,9 +91,9 @@ def test_calls_from_inside_use_the_segments_own_lease() -> None:
 
 @pytest.mark.parametrize("ask", ["cancel", "delete_run", "prune_run", "resolve", "resume"])
 @pytest.mark.parametrize("thread", [False, True], ids=["task", "thread"])
-@pytest.mark.parametrize("other_engine", [False, True], ids=["same", "other"])
+@pytest.mark.parametrize("asked_engine", ["same", "other", "other over the same database"])
 def test_a_superseded_segment_is_refused_from_inside_and_gets_no_fresh_lease(
-    ask: str, thread: bool, other_engine: bool
+    ask: str, thread: bool, asked_engine: str
 ) -> None:
     store, stores, clock = bench()
     takeover = Takeover(store, lambda _call: False)
@@ -103,7 +103,7 @@ def test_a_superseded_segment_is_refused_from_inside_and_gets_no_fresh_lease(
     @workflow
     async def asks(ctx: Context) -> None:
         def about_itself() -> Awaitable[object]:
-            asked = other if other_engine else engine
+            asked = engine if asked_engine == "same" else other
             if ask == "resolve":
                 return asked.resolve("r", "k", 1)
             return getattr(asked, ask)("r")  # type: ignore[no-any-return]
@@ -132,9 +132,10 @@ def test_a_superseded_segment_is_refused_from_inside_and_gets_no_fresh_lease(
 
     async def main() -> None:
         nonlocal engine, other
+        another = WatchedStores(stores)  # objects of its own, over one fencing domain
         async with (
             Engine(watched, [asks], clock=clock) as engine,
-            Engine(watched, [asks], clock=clock) as other,
+            Engine(watched if asked_engine == "other" else another, [asks], clock=clock) as other,
         ):
             with pytest.raises(SupersededError):
                 await engine.run(asks, run_id="r")
@@ -145,7 +146,7 @@ def test_a_superseded_segment_is_refused_from_inside_and_gets_no_fresh_lease(
 
 
 @pytest.mark.parametrize("run_id", ["r", "another"])
-@pytest.mark.parametrize("ask", ["cancel", "delete_run", "resolve", "resume", "run"])
+@pytest.mark.parametrize("ask", ["cancel", "delete_run", "resolve", "resume", "run", "retention"])
 def test_what_is_left_of_a_segment_that_has_ended_may_begin_nothing(ask: str, run_id: str) -> None:
     store, stores, clock = bench()
     watched = WatchedStores(stores)
@@ -171,6 +172,8 @@ def test_what_is_left_of_a_segment_that_has_ended_may_begin_nothing(ask: str, ru
                     await engine.resolve(run_id, "k", 1)
                 elif ask == "run":
                     await engine.run(leaves, run_id=run_id)
+                elif ask == "retention":
+                    await engine.apply_retention(RetentionPolicy(older_than_ms=0))
                 else:
                     await getattr(engine, ask)(run_id)
 
