@@ -171,6 +171,43 @@ def test_a_shielded_loop_makes_no_summary_after_the_loss() -> None:
     assert made == []
 
 
+def test_a_loss_that_is_noticed_while_a_segment_begins_runs_no_dangling_step() -> None:
+    """Such a step has its entry already: no write that could be refused comes before it."""
+    store, stores, clock = bench()
+    ran: list[int] = []
+    began = asyncio.Event()
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        answer = perform()
+        if call.method == "put_meta" and ran:
+            lose(store, engine)  # the last write of a beginning has landed
+        return answer
+
+    @workflow
+    async def long(ctx: Context) -> None:
+        async def work() -> None:
+            ran.append(1)
+            began.set()
+            await asyncio.Event().wait()
+
+        await ctx.step("s", work)
+
+    engine: Engine
+
+    async def main() -> None:
+        nonlocal engine
+        async with Engine(WatchedStores(stores, around=around), [long], clock=clock) as engine:
+            handle = engine.start(long, run_id="r")
+            await began.wait()
+            handle.let_go()
+            await handle.result()
+            with pytest.raises(SupersededError):
+                await asyncio.wait_for(engine.resume("r"), 10)
+
+    asyncio.run(main())
+    assert ran == [1]
+
+
 def test_a_branch_that_waits_for_its_place_does_not_begin_after_the_loss() -> None:
     store, stores, clock = bench()
     ran: list[str] = []
