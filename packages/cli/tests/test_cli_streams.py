@@ -25,6 +25,10 @@ from rulvar.core import workflow
 @workflow
 async def one(ctx):
     return await ctx.step("one", lambda: 1)
+
+@workflow
+async def waits(ctx):
+    return await ctx.await_external("go")
 """
 
 RUN = ("run", "one", "--app", "cli_streams_flows", "--store", "sqlite:///runs.db")
@@ -39,6 +43,9 @@ class Broken(io.StringIO):
 
     def write(self, text: str) -> int:  # noqa: ARG002 - it is not even looked at
         raise OSError(self.number, os.strerror(self.number))
+
+    def flush(self) -> None:
+        self.write("")
 
 
 @pytest.fixture
@@ -99,6 +106,34 @@ def test_messages_that_cannot_be_written_stop_nothing(
         assert rulvar(*RUN) == 0
     assert capsys.readouterr().out == "1\n"
     assert statuses(capsys) == ["ok"]
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("json", [True, False])
+def test_a_worker_that_nobody_hears_works_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, json: bool
+) -> None:
+    assert rulvar("run", "waits", *RUN[2:], "--run-id", "w") == 6
+    assert rulvar("resolve", "w", "go", "1", *RUN[4:]) == 0
+    capsys.readouterr()
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", Broken(errno.ENOSPC))
+        args = ("worker", "--until-idle", *RUN[2:], *(("--json",) if json else ()))
+        assert rulvar(*args) == 74
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2, told
+    assert "the worker goes on and tells no more" in told[0]
+    assert statuses(capsys) == ["ok"]
+
+
+@pytest.mark.parametrize("args", [(), ("run",)])
+def test_a_help_that_cannot_be_written_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", Broken(errno.ENOSPC))
+        assert rulvar(*args, "--help") == 74
+    assert capsys.readouterr().err.startswith("error: standard output cannot be written")
 
 
 @pytest.mark.parametrize("closed", ["0<&-", ">&-", "2>&-"])

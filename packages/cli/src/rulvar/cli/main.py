@@ -146,10 +146,13 @@ class RootGroup(click.Group):
             status = status_of_error(error)
         except OutputLostError as error:
             status = _give_up_output(error, output)
-        except Exception:  # noqa: BLE001 - shown whole, with a status of its own
-            with suppress(OSError):
-                traceback.print_exc()
-            status = ExitStatus.INTERNAL
+        except Exception as error:  # noqa: BLE001 - shown whole, with a status of its own
+            if isinstance(error, OSError) and _is_stuck(sys.stdout):  # click printed the help
+                status = _give_up_output(OutputLostError(error), output)
+            else:
+                with suppress(OSError):
+                    traceback.print_exc()
+                status = ExitStatus.INTERNAL
         sys.exit(int(status) if isinstance(status, int) else 0)
 
     def invoke(self, ctx: click.Context) -> None:
@@ -226,6 +229,15 @@ def _tell(output: Output, tell: Callable[[], None]) -> None:
         tell()
     except OutputLostError as lost:
         _give_up_output(lost, output)
+
+
+def _is_stuck(stream: TextIO) -> bool:
+    """Whether a stream does not take what it was given."""
+    try:
+        stream.flush()
+    except OSError:
+        return True
+    return False
 
 
 def _give_up_output(lost: OutputLostError, output: Output) -> int:

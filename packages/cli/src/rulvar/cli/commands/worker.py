@@ -15,7 +15,7 @@ from rulvar.cli.durations import read_age, read_policy
 from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import app_option, output_options, pass_output, store_option
 from rulvar.cli.outcomes import outcome_document
-from rulvar.cli.render import error_document, plain
+from rulvar.cli.render import OutputLostError, error_document, plain
 from rulvar.cli.signals import clean_end
 from rulvar.core import Engine, Worker
 from rulvar.core.clock import SystemClock
@@ -171,6 +171,7 @@ class _Teller:
         self._output = output
         self._clock = SystemClock()
         self._lock = threading.Lock()
+        self._untold: OutputLostError | None = None
 
     def __call__(self, event: Event) -> None:
         """Tell an event of the engine; steps are told to programs alone."""
@@ -207,11 +208,13 @@ class _Teller:
         self._tell({"kind": "worker.stopping", "signal": number.name}, text)
 
     def ended(self, report: WorkerReport) -> None:
-        """Tell the report, in the last line."""
+        """Tell the report, in the last line; raises `OutputLostError` when not all was told."""
         counts = [f"{count} {status}" for status, count in sorted(report.outcomes.items())]
         counts += [f"{report.superseded} superseded", f"{len(report.broken)} set aside"]
         counts += [f"{report.retained} deleted by age"] if report.retained else []
         self._tell({"kind": "worker.ended", **asdict(report)}, f"ended: {', '.join(counts)}")
+        if self._untold is not None:
+            raise self._untold
 
     def warn(self, text: str) -> None:
         """Tell a warning, on standard error."""
@@ -220,7 +223,14 @@ class _Teller:
     def _tell(self, document: dict[str, object], text: str | None) -> None:
         at = format_time(self._clock.now_ms())
         with self._lock:
-            if self._output.json:
-                self._output.line({"at": at, **document})
-            elif text is not None:
-                self._output.print(f"{at} {plain(text)}")
+            if self._untold is not None:
+                return
+            try:
+                if self._output.json:
+                    self._output.line({"at": at, **document})
+                elif text is not None:
+                    self._output.print(f"{at} {plain(text)}")
+            except OutputLostError as lost:
+                # Nobody listens any more: the runs are worked on all the same.
+                self._untold = lost
+                self._output.note(f"warning: {lost}; the worker goes on and tells no more")

@@ -73,7 +73,7 @@ def _begun(parts: Parts, door: Door, ownership: Ownership) -> RunState:
         ownership.verify = door.verify
     state = read_run(parts, door)
     if state.start is None:
-        message = f"run {door.run_id!r} is not in this store, or never began"
+        message = f"run {door.run_id!r} is not in this store, or never began: check the id"
         raise ConfigError(message)
     return state
 
