@@ -14,6 +14,7 @@ import pytest
 
 from rulvar.core import Done, Engine, GoOn, RetentionPolicy, workflow
 from rulvar.core.stores import Stores
+from rulvar.core.testing import WatchedStores
 from rulvar.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ async def prepare(store: SqliteStore) -> None:
             assert (await engine.run(loop, run_id=run_id)).value == "over"
 
 
-async def finish(store: SqliteStore, role: str) -> None:
-    async with Engine(Stores(store, store.transcripts()), [loop]) as engine:
+async def finish(store: SqliteStore, role: str, hide: tuple[str, ...]) -> None:
+    stores = WatchedStores(Stores(store, store.transcripts()), without=hide)
+    async with Engine(stores, [loop]) as engine:
         if role == "delete":
             await engine.delete_run("r")
         elif role == "prune":
@@ -73,7 +75,9 @@ def killed_at(folder: Path, role: str, at: int, *, after: bool, hide: tuple[str,
         done = subprocess.run(command, timeout=60, check=False)
         assert done.returncode in {0, -signal.SIGKILL}
         until_nobody_holds(store)
-        asyncio.run(finish(store, role))
+        if done.returncode == 0 and role != "prune":
+            assert look(store, "r") == ([], None, []), "nobody came between: it is gone"
+        asyncio.run(finish(store, role, hide))
         if role == "retain":
             assert store.list_run_ids(None, 9) == []
         else:

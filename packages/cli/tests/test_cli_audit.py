@@ -78,9 +78,12 @@ def set_row(run_id: str, **changed: object) -> None:
 
 def strand(run_id: str) -> None:
     """Leave a terminal row over a journal that goes on."""
-    payload = b'{"hashVersion":101,"seq":0,"kind":"step","status":"running","key":"s"}'
+    begins = b'{"hashVersion":101,"seq":0,"kind":"decision","status":"ok","value":'
+    begins += b'{"decisionType":"run_start","workflow":"greet","genesis":"g"}}'
+    works = b'{"hashVersion":101,"seq":1,"kind":"step","status":"running","key":"s"}'
     with store() as stores:
-        stores.journal.append(run_id, JournalRecord(seq=0, payload=payload))
+        for seq, payload in enumerate((begins, works)):
+            stores.journal.append(run_id, JournalRecord(seq=seq, payload=payload))
         stores.journal.put_meta(RunMeta(run_id=run_id, status="ok", updated_at="then"))
 
 

@@ -109,7 +109,12 @@ def test_rows_of_another_writer_are_judged_too() -> None:
 
 def test_an_encoded_entry_of_ours_is_read_back_by_the_audit() -> None:
     stores = reference_stores()
-    entry = JournalEntry(seq=0, kind="step", status="running", key="s", epoch=1)
-    stores.journal.append("r", JournalRecord(seq=0, payload=encode_entry(entry)))
+    value = {"decisionType": "run_start", "workflow": "w", "genesis": "g"}
+    for entry in (
+        JournalEntry(seq=0, kind="decision", status="ok", value=value, epoch=1),
+        JournalEntry(seq=1, kind="step", status="running", key="s", epoch=1),
+    ):
+        record = JournalRecord(seq=entry.seq, payload=encode_entry(entry))
+        stores.journal.append("r", record)
     stores.journal.put_meta(row("cancelled"))
     assert audit_run(stores, "r").verdict == "stranded"

@@ -45,6 +45,11 @@ def record(seq: int, version: int = 101, **facts: object) -> JournalRecord:
     return JournalRecord(seq=seq, payload=json.dumps(payload).encode())
 
 
+def start(genesis: str = "g") -> JournalRecord:
+    value = {"decisionType": "run_start", "workflow": "w", "genesis": genesis}
+    return record(0, kind="decision", status="ok", value=value, startedAt=T0)
+
+
 def begun(seq: int, *, epoch: int | None = None) -> JournalRecord:
     facts = {} if epoch is None else {"epoch": epoch}
     return record(seq, **facts, kind="step", status="running", key=f"s{seq}", startedAt=T0)
@@ -79,12 +84,15 @@ def full_row(run_id: str, status: str) -> RunMeta:
 
 
 def behind(stores: Stores, run_id: str = "r", version: int = 101) -> None:
-    stores.journal.append(run_id, settled(0, "ok", version))
+    if version == 101:
+        stores.journal.append(run_id, start())
+    stores.journal.append(run_id, settled(1, "ok", version))
     stores.journal.put_meta(full_row(run_id, "running"))
 
 
 def stranded(stores: Stores, run_id: str) -> None:
-    stores.journal.append(run_id, begun(0))
+    stores.journal.append(run_id, start())
+    stores.journal.append(run_id, begun(1))
     stores.journal.put_meta(full_row(run_id, "ok"))
 
 
@@ -153,7 +161,7 @@ def test_a_dry_run_shows_the_change_and_makes_none() -> None:
 
 def test_what_is_not_sound_is_left_as_it_is() -> None:
     stores = reference_stores()
-    stores.journal.append("no-row", settled(0, "ok"))
+    stores.journal.append("no-row", start())
     stores.journal.append("waiting", record(0, kind="external", status="suspended", key="e"))
     stores.journal.put_meta(full_row("waiting", "ok"))
     stores.journal.append("falls", begun(0, epoch=2))
@@ -232,7 +240,7 @@ def test_a_successor_that_comes_under_the_repair_loses_nothing() -> None:
 
     def succeed() -> None:
         lease = reference(stores).seize("r", "successor")
-        stores.journal.append("r", begun(1), lease=lease)  # type: ignore[call-arg]
+        stores.journal.append("r", begun(2), lease=lease)  # type: ignore[call-arg]
         stores.journal.put_meta(full_row("r", "suspended"), lease=lease)  # type: ignore[call-arg]
 
     repair = reconcile_run_meta(at_call(stores, "put_meta", succeed), "r")
@@ -261,7 +269,7 @@ def test_a_run_deleted_and_recreated_meanwhile_is_not_touched() -> None:
     def recreate() -> None:
         reference(stores).delete_whole_run("r")
         stores.journal.put_meta(fresh)
-        stores.journal.append("r", begun(0))
+        stores.journal.append("r", start("another"))
 
     repair = reconcile_run_meta(at_call(stores, "acquire", recreate), "r")
     assert repair.outcome == "unneeded"
@@ -289,7 +297,7 @@ def test_an_expired_repair_goes_on_only_over_what_it_has_read() -> None:
 
     def sleep_through_a_write() -> None:
         clock.advance(2_000)
-        stores.journal.append("q", begun(1))
+        stores.journal.append("q", begun(2))
 
     slow = at_call(stores, "put_meta", sleep_through_a_write)
     repair = reconcile_run_meta(slow, "q", clock=clock)

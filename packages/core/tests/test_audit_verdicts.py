@@ -188,6 +188,7 @@ CASES: dict[str, tuple[list[dict[str, object]], RunMeta | None, str, str | None]
         "damaged",
         None,
     ),
+    "its-beginning-is-gone": ([*WORKED[1:], settle(3, "ok")], row("ok"), "damaged", None),
     "answers-what-comes-later": ([start(), step(1, ref=1)], row("running"), "damaged", None),
     "member-of-another-type": ([start(), step(1, epoch="2")], row("running"), "damaged", None),
     "entries-without-epoch-prove-nothing": (
@@ -221,6 +222,11 @@ def test_the_other_engines_journals_are_judged_by_the_same_structure(
     assert audit.verdict == verdict, audit.findings
     assert (audit.change.status if audit.change else None) == status
     assert any(f.code == "other-hash-version" for f in audit.findings) == bool(entries)
+
+
+def test_the_other_engines_journals_begin_as_they_like() -> None:
+    audit = audit_run(prepared([*WORKED[1:], settle(3, "ok")], row("ok"), version=2), "r")
+    assert audit.verdict == "consistent", audit.findings
 
 
 def test_a_change_takes_its_time_from_the_journal() -> None:

@@ -11,8 +11,8 @@ stranded       its row is terminal over live journal work: no worker   the same
 suspect        open suspensions under a completed row, a journal       reported only
                without a row, a row of another run of that id
 damaged        records, row, lease or list of blobs unreadable,        reported only
-               records out of order, or epochs that fall along the
-               journal
+               records out of order, no beginning, or epochs that
+               fall along the journal
 owned          a live holder is working on it: what looks divergent    left alone
                may be a moment's state
 ============== ======================================================= ===============
@@ -58,6 +58,7 @@ FindingCode = Literal[
     "lease-unreadable",
     "never-began",
     "no-row",
+    "no-start",
     "order",
     "other-hash-version",
     "row-behind",

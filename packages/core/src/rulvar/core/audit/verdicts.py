@@ -119,6 +119,7 @@ _DAMAGE = frozenset(
         "forward-reference",
         "journal-unreadable",
         "lease-unreadable",
+        "no-start",
         "order",
         "row-unreadable",
         "run-id",
@@ -172,6 +173,7 @@ def _read_journal(judgement: Judgement) -> None:
         entries.append(entry)
     if not unreadable:
         judgement.entries = entries
+        _note_lost_start(judgement, entries)
     fall = first_epoch_fall(entries)
     if fall is not None:
         message = (
@@ -179,6 +181,15 @@ def _read_journal(judgement: Judgement) -> None:
             "epoch: a write of a dead lease was let in"
         )
         judgement.note(Finding(code="epochs-fall", message=message, seq=fall.seq))
+
+
+def _note_lost_start(judgement: Judgement, entries: list[JournalEntry]) -> None:
+    """Note a journal of this engine whose beginning is gone: no segment can go on with it."""
+    low, high = HASH_WINDOW
+    ours = entries and all(low <= version <= high for version in hash_versions(entries))
+    if ours and run_start(entries) is None:
+        message = "the journal has no run_start, which is the first record of every run"
+        judgement.note(Finding(code="no-start", message=message, position=0))
 
 
 def _valid_settle(entries: list[JournalEntry]) -> Settle | None:
