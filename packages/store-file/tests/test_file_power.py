@@ -8,15 +8,22 @@ opened.
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+import pytest
+
+from rulvar.core.errors import StoreError
 from rulvar.core.records import JournalRecord, RunMeta
 from rulvar.stores.file import FileJournalStore, FileSystem
 from rulvar.stores.file.testing import FaultyFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Loss = Literal["synced", "half", "nul", "kept"]
 LOSSES: tuple[Loss, ...] = ("synced", "half", "nul", "kept")
@@ -170,9 +177,9 @@ def work(store: FileJournalStore, medium: Medium) -> list[dict[str, object]]:
     return states
 
 
-def state_of(store: FileJournalStore) -> dict[str, object]:
+def state_of(store: FileJournalStore, runs: Sequence[str] | None = None, /) -> dict[str, object]:
     twin = store.transcripts()
-    runs = list(store.list_run_ids(None, 10))
+    runs = list(store.list_run_ids(None, 10)) if runs is None else runs
     return {
         run_id: (
             tuple(store.load(run_id)),
@@ -217,3 +224,92 @@ def test_the_medium_would_notice_a_write_that_was_not_synced(tmp_path: Path) -> 
     build(folder, names, pending, "synced")
     with FileJournalStore(folder / "real", filesystem=FaultyFileSystem()) as store:
         assert store.load("a") == []
+
+
+RUNS = ("a", "b" * 150, "c")
+
+
+class Died(BaseException):
+    """Nothing of a process that is gone catches anything."""
+
+
+class Dying(Medium):
+    """A process that is gone after the n-th call, and the next one on the same medium."""
+
+    calls = 0
+    last_call = 0
+
+    def _took_a_step(self) -> None:
+        self.calls += 1
+        if self.calls == self.last_call:
+            raise Died
+
+
+def first_process(medium: Medium) -> None:
+    """Open and work; what is left unfinished when it goes is nobody's to settle."""
+    store = FileJournalStore(medium.root, filesystem=medium)
+    for seq in range(2):
+        store.append("a", JournalRecord(seq=seq, payload=b'{"seq":%d}' % seq))
+    store.put_meta(RunMeta(run_id="a", status="ok", updated_at="now"))
+    store.transcripts().put("b" * 150 + "/x", b"long")
+    store.transcripts().delete("b" * 150 + "/x")
+    store.delete_whole_run("a")
+
+
+@pytest.mark.storm
+def test_what_a_process_read_behind_a_dead_one_stays_when_the_power_goes(tmp_path: Path) -> None:
+    at, died = 0, True
+    while died:
+        at += 1
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        medium = Dying(folder / "real")
+        medium.last_call, died = at, False
+        try:
+            first_process(medium)
+        except Died:
+            died = True
+        medium.last_call = 0
+        gc.collect()  # the dead one's lock goes with it
+        with FileJournalStore(medium.root, filesystem=medium) as store:
+            seen = state_of(store, RUNS)
+            Medium._took_a_step(medium)
+            store.append("c", JournalRecord(seq=0, payload=b'{"seq":0}'))
+            written = state_of(store, RUNS)
+            Medium._took_a_step(medium)
+        for number, expected in enumerate((seen, written)):
+            _, names, pending = medium.images[number]
+            image = folder / f"image-{number}"
+            image.mkdir()
+            build(image, names, pending, "synced")
+            with FileJournalStore(image / "real", filesystem=FaultyFileSystem()) as store:
+                assert state_of(store, RUNS) == expected, (at, number)
+    assert at > 50
+
+
+class LateTrouble(Medium):
+    """A sync that reports trouble though everything reached the medium."""
+
+    failing = False
+
+    def sync(self, descriptor: int, /) -> None:
+        super().sync(descriptor)
+        if self.failing:
+            self.failing = False
+            raise OSError(5, "injected")
+
+
+def test_an_append_that_was_refused_does_not_come_back_with_the_power(tmp_path: Path) -> None:
+    medium = LateTrouble(tmp_path / "real")
+    with FileJournalStore(medium.root, filesystem=medium) as store:
+        store.append("a", JournalRecord(seq=0, payload=b'{"seq":0}'))
+        medium.failing = True
+        with pytest.raises(StoreError):
+            store.append("a", JournalRecord(seq=1, payload=b'{"seq":1}'))
+        medium._took_a_step()
+        _, names, pending = medium.images[-1]
+    image = tmp_path / "image"
+    image.mkdir()
+    build(image, names, pending, "synced")
+    with FileJournalStore(image / "real", filesystem=FaultyFileSystem()) as store:
+        assert [each.seq for each in store.load("a")] == [0]

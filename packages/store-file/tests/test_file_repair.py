@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from rulvar.cli.main import main
 from rulvar.core.errors import ConfigError, StoreError, StoreInUseError
 from rulvar.core.records import JournalRecord, RunMeta
+from rulvar.core.testing import ManualClock
 from rulvar.stores.file import DamagedJournalError, FileJournalStore, FileStores
 from rulvar.stores.file.lines import encode_line
 from rulvar.stores.file.repair import find_damage, repair_damage
@@ -117,12 +118,16 @@ def test_a_row_is_repaired_too_and_only_the_runs_that_are_named(tmp_path: Path) 
         find_damage(root, ["a/b"])
 
 
-def test_backups_never_replace_one_another(tmp_path: Path) -> None:
+def test_backups_never_replace_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()  # all within the same millisecond
+    monkeypatch.setattr("rulvar.stores.file.store.SystemClock", lambda: clock)
     root = tmp_path / "store"
     images = [b"first\n", b"second\n", b"third\n"]
     for image in images:
         make(root, image)
         repair_damage(root)
+    for folder, count in (("backups", 3), ("quarantine", 3)):
+        assert len(list((root / folder).iterdir())) == count
     found = [each.read_bytes() for each in (root / "backups").iterdir()]
     assert sorted(found) == sorted(images)
 

@@ -24,7 +24,7 @@ class Blobs:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._durable: set[str] = set()
-        """The runs whose folder is known to be on the medium."""
+        """The runs whose folder is known to be on the medium, with the names in it."""
 
     def put(self, ref: str, blob: bytes) -> None:
         """Replace a blob."""
@@ -42,13 +42,13 @@ class Blobs:
 
     def get(self, ref: str) -> bytes | None:
         """Return a blob or None."""
-        if not self._has_folder(run_of_ref(ref)):
+        if not self._can_read(run_of_ref(ref)):
             return None
         return read_file(self._home.files, self._home.layout.blob(ref))
 
     def info(self, ref: str) -> BlobStat | None:
         """Return a blob's size and when it was stored, or None."""
-        if not self._has_folder(run_of_ref(ref)):
+        if not self._can_read(run_of_ref(ref)):
             return None
         try:
             found = self._home.files.look(self._home.layout.blob(ref))
@@ -60,7 +60,7 @@ class Blobs:
 
     def refs(self, run_id: str) -> list[str]:
         """Return the run's refs by their bytes."""
-        if not self._has_folder(run_id):
+        if not self._can_read(run_id):
             return []
         home = self._home
         found = (home.names.text_of(each.name) for each in self._entries(run_id))
@@ -83,6 +83,18 @@ class Blobs:
         if not home.files.scan(folder):
             with suppress(OSError):  # the blob is gone, and an empty folder is no trace of a run
                 home.files.remove_folder(folder)
+
+    def _can_read(self, run_id: str) -> bool:
+        """Whether the run has blobs; a writer reads none that power loss would take again."""
+        home = self._home
+        if not self._has_folder(run_id):
+            return False
+        if not home.read_only and run_id not in self._durable:
+            # Another process may have moved one there, and died before it synced the folder.
+            home.sync_folder(home.layout.blob_folder(run_id))
+            home.sync_folder(home.layout.blobs)
+            self._durable.add(run_id)
+        return True
 
     def _has_folder(self, run_id: str) -> bool:
         """Whether the run has a folder of blobs; a link in its place leads out of the store."""

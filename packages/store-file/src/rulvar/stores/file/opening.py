@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from rulvar.core.errors import ConfigError, StoreCorruptError
@@ -101,6 +102,9 @@ def prepare(files: FileSystem, layout: Layout, lock: WriterLock) -> None:
     data = read_file(files, layout.marker)
     if data is not None:
         _check_marker(layout, data)
+    else:
+        # Whoever made the root may have died before its name was on the medium.
+        files.sync_folder(os.path.dirname(layout.root))  # noqa: PTH120
     for folder in layout.folders:
         if not exists(files, folder):
             files.make_folder(folder)
@@ -118,11 +122,9 @@ def prepare(files: FileSystem, layout: Layout, lock: WriterLock) -> None:
 def _make_root(files: FileSystem, layout: Layout) -> None:
     if exists(files, layout.root):
         return
-    try:
+    # When another process opens it too, the lock decides between us.
+    with suppress(FileExistsError):
         files.make_folder(layout.root)
-    except FileExistsError:
-        return  # another process opens it too: the lock decides between us
-    files.sync_folder(os.path.dirname(layout.root))  # noqa: PTH120
 
 
 def _write_marker(files: FileSystem, layout: Layout) -> None:
