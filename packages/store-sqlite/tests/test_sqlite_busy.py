@@ -120,7 +120,15 @@ def test_the_table_of_locks_is_read_with_care(tmp_path: Path) -> None:
     assert told(f"1: POSIX  ADVISORY  WRITE 4000001 {mine} 120 120") == "process 4000001"
     assert told(f"1: OFDLCK ADVISORY  WRITE 0 {mine} 120 120") is None
     assert told(f"1: POSIX  ADVISORY  WRITE 4000001 {mine} 0 EOF") == "process 4000001"
-    elsewhere = f"1: POSIX  ADVISORY  WRITE 4000002 ff:ff:{found.st_ino} 120 120"
+    path.touch()
+    found = path.stat()
+    whole = f"{device}:{found.st_ino}"
+    assert told(f"1: POSIX  ADVISORY  READ 4000003 {whole} 1073741826 1073742335") is None
+    assert told(f"1: POSIX  ADVISORY  WRITE 4000003 {whole} 120 120") is None
+    for lock in ("1073741825 1073741825", "1073741826 1073742335", "1073741824 1073741824"):
+        told_of = told(f"1: POSIX  ADVISORY  WRITE 4000003 {whole} {lock}")
+        assert told_of == "process 4000003"
+    elsewhere = f"1: POSIX  ADVISORY  WRITE 4000002 ff:ff:{shm.stat().st_ino} 120 120"
     assert told(elsewhere) == "process 4000002"
     assert told(elsewhere, f"2: POSIX  ADVISORY  WRITE 4000001 {mine} 120 120") == "process 4000001"
 
@@ -223,6 +231,25 @@ def test_an_opener_does_not_wait_for_ever_for_a_stopped_process(tmp_path: Path) 
     assert busy.value.retryable
     half_born.execute("ROLLBACK")
     half_born.close()
+    SqliteStore(path, open_timeout_ms=200).close()
+
+
+@linux
+def test_an_opener_is_told_who_keeps_it_out(tmp_path: Path) -> None:
+    """A birth locks the database itself: there is no log yet whose lock could be looked up."""
+    path = tmp_path / "runs.db"
+    holder = holder_of(path)
+    os.kill(holder.pid, signal.SIGSTOP)
+    wait_until_stopped(holder.pid)
+    begun = time.monotonic()
+    with pytest.raises(StoreBusyError) as busy:
+        SqliteStore(path, open_timeout_ms=200)
+    assert 0.2 <= time.monotonic() - begun < 2
+    assert busy.value.blocker is not None
+    assert f"process {holder.pid} " in busy.value.blocker
+    assert "stopped" in busy.value.blocker
+    os.kill(holder.pid, signal.SIGCONT)
+    holder.communicate("let go\n", timeout=30)
     SqliteStore(path, open_timeout_ms=200).close()
 
 

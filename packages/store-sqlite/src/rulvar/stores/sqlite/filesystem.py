@@ -59,9 +59,11 @@ _NETWORK = frozenset(
 )
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
-# SQLite's WAL-index locks are bytes of the -shm file: the write lock is the first of them,
-# and recovery takes it too. Their place is part of SQLite's file format.
-_WRITE_LOCK_BYTE = 120
+# Where SQLite's locks lie is part of its file format. The write lock of a log is the first of
+# the WAL-index locks, in the -shm file; recovery takes it too. In the database itself a write
+# lock on any of these bytes keeps everybody out: while a file is born, and while the last one
+# to close moves the log into it.
+_LOCK_BYTES = {"-shm": (120, 120), "": (0x40000000, 0x400001FF)}
 
 
 class Place(NamedTuple):
@@ -167,33 +169,44 @@ def network_filesystem(path: str, mounts: Path = MOUNTS) -> str | None:
 
 
 def who_blocks(path: str, locks: Path = LOCKS) -> str | None:
-    """Name the process that holds the database's write lock, where the system tells."""
+    """Name the process that keeps writers or openers out, where the system tells."""
     try:
-        wanted = os.stat(f"{path}-shm")  # noqa: PTH116 - never a handle
-        table = locks.read_text(encoding="utf-8", errors="replace")
+        table = locks.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
+    for suffix, (first, last) in _LOCK_BYTES.items():
+        pid = _holder(f"{path}{suffix}", table, first, last)
+        if pid > 0:
+            return _describe(pid)
+    return None
+
+
+def _holder(file: str, table: list[str], first: int, last: int) -> int:
+    """Return who holds a write lock between two bytes of a file; 0 when nobody is known to."""
+    try:
+        wanted = os.stat(file)  # noqa: PTH116 - never a handle
+    except OSError:
+        return 0
     device = f"{os.major(wanted.st_dev):02x}:{os.minor(wanted.st_dev):02x}"
     found: dict[bool, int] = {}
-    for line in table.splitlines():
-        holder = _write_lock(line, wanted.st_ino)
+    for line in table:
+        holder = _write_lock(line, wanted.st_ino, first, last)
         if holder is not None:
             pid, on = holder
             found.setdefault(on == device, pid)
     # Some file systems report one device to stat and another to the table of locks.
-    pid = found.get(True, found.get(False, 0))
-    return _describe(pid) if pid > 0 else None
+    return found.get(True, found.get(False, 0))
 
 
-def _write_lock(line: str, inode: int) -> tuple[int, str] | None:
+def _write_lock(line: str, inode: int, first: int, last: int) -> tuple[int, str] | None:
     fields = line.split()
     if len(fields) != 8 or fields[3] != "WRITE":  # noqa: PLR2004 - see proc(5)
         return None
     device, _, number = fields[5].rpartition(":")
     if number != str(inode) or not fields[6].isdigit():
         return None
-    first, last = int(fields[6]), int(fields[7]) if fields[7].isdigit() else 2**63
-    return (int(fields[4]), device) if first <= _WRITE_LOCK_BYTE <= last else None
+    begin, end = int(fields[6]), int(fields[7]) if fields[7].isdigit() else 2**63
+    return (int(fields[4]), device) if begin <= last and first <= end else None
 
 
 def _describe(pid: int) -> str:
