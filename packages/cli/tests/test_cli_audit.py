@@ -145,8 +145,9 @@ def test_a_held_run_is_owned_skipped_and_named_and_no_divergence() -> None:
 
 
 @pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
 def test_a_run_taken_between_plan_and_repair_is_skipped_and_named(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, as_json: bool
 ) -> None:
     rulvar("run", "greet", "--run-id", "g1")
     set_row("g1", status="running")
@@ -158,9 +159,14 @@ def test_a_run_taken_between_plan_and_repair_is_skipped_and_named(
         apply(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(audit, "_apply", taken_first)
-    (repair,) = cast("list[dict[str, object]]", document("runs", "audit", "--repair")["repairs"])
-    assert (repair["outcome"], repair["after"]) == ("skipped", "owned")
-    assert "worker-7" in cast("str", repair["why"])
+    if as_json:
+        told = document("runs", "audit", "--repair")["repairs"]
+        (repair,) = cast("list[dict[str, object]]", told)
+        assert (repair["outcome"], repair["after"]) == ("skipped", "owned")
+        assert "worker-7" in cast("str", repair["why"])
+    else:
+        text = rulvar("runs", "audit", "--repair").stdout.partition("Repairs")[2]
+        assert re.search(r"g1 +skipped +owned .*worker-7", text)
     assert row_of("g1").status == "running"
 
 

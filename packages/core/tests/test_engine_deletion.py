@@ -170,6 +170,27 @@ def test_a_stale_owners_deletion_takes_nothing_of_its_successors_at_any_store_ca
     assert at > (6 if hidden else 2)
 
 
+def test_blobs_that_are_kept_elsewhere_are_deleted_there() -> None:
+    """The store's own one transaction knows nothing of them."""
+    bench = Bench()
+    other = ReferenceStore(clock=bench.clock)
+    unfenced = WatchedStores(Stores(other, other.transcripts()), without={"fenced_writes"})
+    elsewhere = unfenced.transcripts
+    bench.watched = WatchedStores(Stores(bench.store, elsewhere))
+
+    async def main() -> None:
+        async with bench.engine() as engine:
+            await engine.run(steps, run_id="r")
+            assert list(elsewhere.list_refs("r")) == ["r/source"]
+            await engine.delete_run("r")
+
+    asyncio.run(main())
+    assert list(elsewhere.list_refs("r")) == []
+    assert bench.traces() == []
+    deletions = [str(c).split(": ")[1] for c in bench.watched.changes() if "delete" in c.method]
+    assert deletions == ["transcripts.delete", "journal.delete"]
+
+
 def test_a_deletion_needs_the_run_and_says_who_has_it() -> None:
     bench = Bench()
 
