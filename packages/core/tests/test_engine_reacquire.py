@@ -12,6 +12,8 @@ from rulvar.core.engine import Engine, workflow
 from rulvar.core.engine.ownership import OwnedRun
 from rulvar.core.engine.surfaces import LeaseCalls
 from rulvar.core.errors import LeaseHeldError, StoreBusyError, SupersededError
+from rulvar.core.journal import JournalEntry, encode_entry, read_journal
+from rulvar.core.records import JournalRecord
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
 
@@ -94,3 +96,45 @@ def test_a_busy_store_is_tried_again_under_a_lease_that_was_taken_again() -> Non
 
     asyncio.run(main())
     assert len(busy) == 1
+
+
+def test_what_was_read_before_the_run_was_taken_again_decides_nothing() -> None:
+    """The lease ran out between two reads of a beginning, and something landed meanwhile."""
+    clock = ManualClock()
+    store = ReferenceStore(clock=clock)
+    loads: list[int] = []
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        answer = perform()
+        if call.method == "load" and asleep:
+            asleep.clear()
+            loads.append(len(store.load("r")))
+            opening = next(e for e in read_journal("r", store.load("r")) if e.key == "k")
+            answered = JournalEntry(
+                seq=loads[0], kind="resolution", status="ok", key="k", ref=opening.seq, value=5
+            )
+            record = JournalRecord(seq=answered.seq, payload=encode_entry(answered))
+            store.append("r", record)
+            clock.advance(store.lease_ttl_ms)
+            [owned] = engine.parts.keeper._kept
+            assert owned.renew(), "the keeper takes the run again"
+        return answer
+
+    @workflow
+    async def waits(ctx: Context) -> object:
+        return await ctx.await_external("k")
+
+    asleep: list[bool] = []
+    engine: Engine
+
+    async def main() -> None:
+        nonlocal engine
+        watched = WatchedStores(Stores(store, store.transcripts()), around=around)
+        async with Engine(watched, [waits], clock=clock, linger_ms=0) as engine:
+            assert (await engine.run(waits, run_id="r")).status == "suspended"
+            asleep.append(True)
+            outcome = await engine.resume("r")
+            assert (outcome.status, outcome.value, outcome.epoch) == ("ok", 5, 3)
+
+    asyncio.run(main())
+    assert loads, "it slept"
