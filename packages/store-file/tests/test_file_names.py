@@ -206,6 +206,7 @@ def test_nothing_leaves_the_root(tmp_path: Path) -> None:
         assert stores.transcripts.blob_info("other/precious") is None  # type: ignore[attr-defined]
         stores.journal.put_meta(RunMeta(run_id="linked", status="ok", updated_at="now"))
         stores.journal.delete_whole_run("linked")  # type: ignore[attr-defined]
+        assert not (root / "blobs" / "linked").is_symlink()
     assert tree(outside) == before
 
 
