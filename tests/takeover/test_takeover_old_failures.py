@@ -7,13 +7,17 @@ stalled before a row, a blob or a deletion, and woke up after a takeover, still 
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from rulvar.core import (
+    Done,
     Engine,
+    GoOn,
     RunMeta,
     Stores,
     SupersededError,
@@ -29,9 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from rulvar.core import (
-        Context,
-    )
+    from rulvar.core import Context, Workflow
     from rulvar.core.testing import StoreCall
 
 TTL_MS = 60_000
@@ -182,41 +184,76 @@ async def a_stale_terminal_row_cannot_strand_a_run(scene: Scene, fenced: bool) -
         assert scene.row("order-1").status == "error"
 
 
+def agent(who: str, paid: Counter[int], reached: asyncio.Event) -> Workflow:
+    """Make a loop of nine turns, as one process has it: two of them get stuck on their way."""
+    stuck = {"stalled": 3, "successor": 6}.get(who)
+
+    async def turn(said: list[str], number: int) -> GoOn[object] | Done[object]:
+        if number == stuck:
+            reached.set()
+            await asyncio.Event().wait()
+        paid[number] += 1
+        said = [*said, f"{number} by {who}"]
+        return Done(said) if number == 8 else GoOn(said)
+
+    @workflow(name="agent")
+    async def loop(ctx: Context) -> object:
+        return (await ctx.turns("think", turn, [])).result
+
+    return loop
+
+
 def test_a_stale_checkpoint_cannot_take_a_boot_back(scene: Scene, fenced: bool) -> None:
     asyncio.run(a_stale_checkpoint_cannot_take_a_boot_back(scene, fenced))
 
 
 async def a_stale_checkpoint_cannot_take_a_boot_back(scene: Scene, fenced: bool) -> None:
-    ref = "long-talk/turns/7"
-    async with (
-        Engine(scene.stalled, owner="stalled") as stale,
-        Engine(scene.successor, owner="successor") as successor,
-    ):
-        # stalled: has a turn's state in its hands.
-        before = await asyncio.to_thread(stale.parts.take, "long-talk")
-        old_door = stale.parts.door("long-talk", before)
-        old_door.put_blob(ref, b"turn 3")
-        stalled = Stalled(lambda call: call.method == "put")
-        scene.stalled.around = stalled
-        late = asyncio.create_task(asyncio.to_thread(old_door.put_blob, ref, b"turn 4, stale"))
+    paid: Counter[int] = Counter()
+    got_stuck = {who: asyncio.Event() for who in ("stalled", "successor", "third")}
+    loops = {who: agent(who, paid, event) for who, event in got_stuck.items()}
+
+    # stalled: has the state after its third turn in its hands.
+    stalled = Stalled(lambda call: call.method == "put" and b'"turns":3' in call.payload)
+    scene.stalled.around = stalled
+    async with Engine(scene.stalled, owner="stalled") as engine:
+        first = engine.start(loops["stalled"], run_id="long-talk")
         await stalled.until_reached()
         scene.takeover()
 
-        # successor: continues the same attempt, under the same ref, and gets further.
-        after = await asyncio.to_thread(successor.parts.take, "long-talk")
-        successor.parts.door("long-talk", after).put_blob(ref, b"turn 9")
+        # successor: continues the same attempt, gets further, and dies.
+        successor = Engine(scene.successor, [loops["successor"]], owner="successor")
+        second = successor.start_resume("long-talk")
+        await got_stuck["successor"].wait()
+        scene.successor.around = dies
+        second.let_go()
+        await second.wait()
+        await successor.aclose()
+        assert paid == {0: 1, 1: 1, 2: 2, 3: 1, 4: 1, 5: 1}
 
         # thaw.
         stalled.thawed.set()
         if fenced:
             with pytest.raises(SupersededError):
-                await late
+                await first.result()
         else:
-            await late
-        # What a later boot of that attempt reads.
-        assert scene.look.transcripts.get(ref) == (b"turn 9" if fenced else b"turn 4, stale")
-        for engine, owned in ((stale, before), (successor, after)):
-            await asyncio.to_thread(engine.parts.give_back, owned)
+            await got_stuck["stalled"].wait()  # it has been told nothing, and goes on
+    [ref] = [ref for ref in scene.look.transcripts.list_refs("long-talk") if "/ckpt/" in ref]
+    kept = scene.look.transcripts.get(ref)
+    assert kept is not None
+    assert json.loads(kept)["turns"] == (6 if fenced else 3)
+
+    # A later boot of that attempt.
+    scene.takeover()
+    async with Engine(scene.look, [loops["third"]], owner="third") as engine:
+        outcome = await engine.resume("long-talk")
+    said = cast("list[str]", outcome.value)
+    again = [number for number in range(3, 6) if paid[number] == 2]
+    if fenced:
+        assert again == []
+        assert said[2:6] == [f"{number} by successor" for number in range(2, 6)]
+    else:
+        assert again == [3, 4, 5]  # paid for twice, and what the first came to is lost
+        assert said[2:6] == ["2 by stalled", "3 by third", "4 by third", "5 by third"]
 
 
 def test_a_stale_deletion_removes_nothing(scene: Scene, fenced: bool) -> None:
