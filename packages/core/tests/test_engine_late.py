@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.core.audit import reconcile_run_meta
-from rulvar.core.engine import Compaction, Engine, GoOn, RetryPolicy, SegmentEnded, workflow
+from rulvar.core.engine import Compaction, Done, Engine, GoOn, RetryPolicy, SegmentEnded, workflow
 from rulvar.core.errors import StoreFullError, SupersededError
 from rulvar.core.journal import read_journal
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from rulvar.core.engine import Context
     from rulvar.core.engine.bridge import Bridge
@@ -268,6 +268,52 @@ def test_an_entry_that_waits_for_its_turn_is_not_journalled_after_the_end() -> N
     asyncio.run(main())
     keys = [entry.key for entry in read_journal("r", store.load("r")) if entry.key]
     assert keys == ["first"]
+
+
+@workflow
+async def small(_ctx: Context) -> int:
+    return 1
+
+
+CALLS: dict[str, Callable[[Context], Awaitable[object]]] = {
+    "step": lambda ctx: ctx.step("s", str),
+    "turns": lambda ctx: ctx.turns("t", lambda _s, n: Done(n), 0),
+    "now": lambda ctx: ctx.now(),
+    "random": lambda ctx: ctx.random(),
+    "uuid": lambda ctx: ctx.uuid(),
+    "sleep": lambda ctx: ctx.sleep(0),
+    "external": lambda ctx: ctx.await_external("e", timeout_ms=0, default=1),
+    "child": lambda ctx: ctx.child("c", small),
+    "parallel": lambda ctx: ctx.parallel("p", []),
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_lost_segment_is_not_even_served_from_its_journal(kind: str) -> None:
+    store, stores, clock = bench()
+    served: list[object] = []
+
+    @workflow
+    async def twice(ctx: Context) -> None:
+        if ctx.segment == 2:
+            lose(store, engine)
+        served.append(await CALLS[kind](ctx))
+        await ctx.await_external("k")
+
+    engine: Engine
+
+    async def main() -> None:
+        nonlocal engine
+        async with Engine(stores, [twice, small], clock=clock, linger_ms=0) as engine:
+            for _ in range(9):  # a deadline of no time at all may still suspend it
+                if (await engine.run(twice, run_id="r")).waiting_for[-1].key == "k":
+                    break
+            served.clear()
+            with pytest.raises(SupersededError):
+                await engine.resume("r")
+
+    asyncio.run(main())
+    assert served == []
 
 
 async def hold_on(call: object) -> None:

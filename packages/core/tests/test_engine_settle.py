@@ -255,3 +255,48 @@ def test_a_cancel_counts_also_while_a_run_is_being_let_go() -> None:
     row = store.get_meta("r")
     assert row is not None
     assert row.status == "cancelled"
+
+
+def test_a_segment_that_only_replays_settles_what_nobody_has_settled() -> None:
+    """Its predecessor died between the last answer and the settle."""
+    store, stores, clock = bench()
+
+    @workflow
+    async def one(ctx: Context) -> str:
+        return await ctx.step("s", lambda: "done")
+
+    async def main() -> RunOutcome:
+        async with Engine(stores, [one], clock=clock) as engine:
+            await engine.run(one, run_id="r")
+            row = store.get_meta("r")
+            assert row is not None
+            store.put_meta(replace(row, status="running"))
+            assert b"run_settle" in store._tables._runs["r"].records.pop().payload
+            return await engine.resume("r")
+
+    outcome = asyncio.run(main())
+    assert (outcome.value, outcome.executed) == ("done", 0)
+    assert b"run_settle" in store.load("r")[-1].payload
+
+
+def test_a_segment_that_ends_otherwise_than_the_one_before_settles_again() -> None:
+    store, stores, clock = bench()
+    parked = asyncio.Event()
+
+    @workflow
+    async def waits(ctx: Context) -> None:
+        parked.set()
+        await ctx.await_external("k", timeout_ms=50)
+
+    async def main() -> str:
+        async with Engine(stores, [waits], clock=clock, linger_ms=0) as engine:
+            await engine.run(waits, run_id="r")
+        parked.clear()
+        async with Engine(stores, [waits], clock=clock, linger_ms=100) as engine:
+            handle = engine.start_resume("r")
+            await parked.wait()
+            return (await handle.cancel()).status
+
+    assert asyncio.run(main()) == "cancelled"
+    settles = [b'"cancelled"' in r.payload for r in store.load("r") if b"run_settle" in r.payload]
+    assert settles == [False, True]
