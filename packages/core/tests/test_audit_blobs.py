@@ -62,15 +62,16 @@ def test_orphans_have_an_age_and_missing_ones_say_whether_they_are_needed() -> N
     for entry in entries:
         stores.journal.append("r", record(entry))
     stores.journal.put_meta(row("running"))
-    # A checkpoint that its complete loop no longer needs waits for pruning. A summary that
-    # its answer does not name, one that only looks like one of the open loop's, and one of
-    # nobody are orphans.
-    for ref in ("r/ckpt/1", "r/summary/1/2", "r/summary/3/x", "r/summary/03/1", "r/else"):
+    # What a complete loop no longer needs waits for pruning: its checkpoint, and a summary that
+    # its answer does not name. One that only looks like one of the open loop's, one of no loop
+    # and one of nobody are orphans.
+    orphans = ("r/summary/3/x", "r/summary/03/1", "r/summary/2/1", "r/else")
+    for ref in ("r/ckpt/1", "r/summary/1/2", *orphans):
         stores.transcripts.put(ref, b"12345")
     clock.advance(90_000)
     audit = audit_run(stores, "r", clock=clock)
     assert {(b.ref, b.age_ms, b.size_bytes) for b in audit.orphans} == {
-        (ref, 90_000, 5) for ref in ("r/summary/1/2", "r/summary/3/x", "r/summary/03/1", "r/else")
+        (ref, 90_000, 5) for ref in orphans
     }
     absent = {b.ref: b.required for b in audit.blobs if b.state == "missing"}
     # The summary that the complete loop names may have been pruned.

@@ -61,9 +61,12 @@ def test_pruning_deletes_exactly_what_completed_turns_left() -> None:
         before = bench.store.snapshot().blobs
         seqs = {e.key: e.seq for e in entries(bench) if e.kind == "turns" and e.ref is None}
         bench.stores.transcripts.put(f"r/ckpt/{seqs['done']}0", b"another's")
+        # Made before the loop started over: its answer does not name it.
+        bench.stores.transcripts.put(f"r/summary/{seqs['done']}/1", b"another try's")
         async with bench.engine() as engine:
             report = await engine.prune_run("r")
             gone = {f"r/ckpt/{seqs['done']}", f"r/summary/{seqs['done']}/2"}
+            gone.add(f"r/summary/{seqs['done']}/1")
             assert set(report.deleted) == gone
             assert f"r/ckpt/{seqs['broken']}" in bench.store.snapshot().blobs
             expected = {ref: blob for ref, blob in before.items() if ref not in gone}

@@ -9,6 +9,7 @@ what ``run_start`` names       ``run_start``                                yes 
 ``<run>/ckpt/<seq>``           a ``turns`` call that is complete            no       no
 the same two                   a failed one whose retry is complete         no       no
 ``<run>/summary/<seq>/<n>``    the answer of a complete one, by name        no       no
+the same                       none: its complete loop had started over     no       no
 what a ``worktree`` returned   the answer of a ``worktree`` call, by name   yes      yes
 ============================== ============================================ ======== ======
 
@@ -55,14 +56,15 @@ class BlobReferences:
     """Every blob that a journal refers to.
 
     ``named`` are the references by ref. ``unanswered`` are the seqs of the ``turns`` calls
-    that may go on from a checkpoint, whose summaries only the checkpoint can name;
-    ``outlived`` those that failed and whose retry is complete, so that no answer names theirs.
+    that may go on from a checkpoint, whose summaries only the checkpoint can name; ``over``
+    those that are complete, or failed and have a complete retry: a summary that no answer of
+    theirs names was made before they started over.
     """
 
     run_id: str
     named: Mapping[str, BlobReference] = field(default_factory=dict)
     unanswered: frozenset[int] = frozenset()
-    outlived: frozenset[int] = frozenset()
+    over: frozenset[int] = frozenset()
 
     def prunable(self, there: Iterable[str]) -> list[str]:
         """Return which of the refs that are there no completed call needs, in that order."""
@@ -72,7 +74,7 @@ class BlobReferences:
         named = self.named.get(ref)
         if named is not None:
             return not named.needed
-        return self._loop_of_summary(ref) in self.outlived
+        return self._loop_of_summary(ref) in self.over
 
     def _loop_of_summary(self, ref: str) -> int | None:
         run_id, _, name = ref.partition("/")
@@ -83,7 +85,7 @@ class BlobReferences:
         """Whether the blob is the run's: it needs it, may need it, or leaves it to pruning."""
         if ref in self.named:
             return True
-        return self._loop_of_summary(ref) in self.unanswered | self.outlived
+        return self._loop_of_summary(ref) in self.unanswered | self.over
 
 
 def referenced_blobs(run_id: str, entries: Iterable[JournalEntry]) -> BlobReferences:
@@ -121,7 +123,7 @@ def referenced_blobs(run_id: str, entries: Iterable[JournalEntry]) -> BlobRefere
         run_id=run_id,
         named={reference.ref: reference for reference in found},
         unanswered=frozenset(unanswered),
-        outlived=frozenset(outlived),
+        over=frozenset(complete | outlived),
     )
 
 
