@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -116,6 +118,44 @@ def test_a_row_is_repaired_too_and_only_the_runs_that_are_named(tmp_path: Path) 
     assert [each.run_id for each in find_damage(root)] == ["run"]
     with pytest.raises(ConfigError):
         find_damage(root, ["a/b"])
+
+
+class BadSector(FaultyFileSystem):
+    """One journal gives no bytes."""
+
+    def open(self, path: str, flags: int, /) -> int:
+        if path.endswith("bad.jsonl"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return super().open(path, flags)
+
+
+def test_a_file_that_gives_no_bytes_hides_no_other_s_damage(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with quick(root) as store:
+        for run_id in ("bad", "link", "other"):
+            store.append(run_id, record(0))
+        store.put_meta(RunMeta(run_id="link", status="ok", updated_at="now"))
+    (root / "rows" / "link.json").unlink()
+    (root / "rows" / "link.json").symlink_to(root / "store.json")
+    path = make(root, DAMAGED["two"][0])
+    (root / "journals" / "other.jsonl").write_bytes(b"x\n")
+    expected = [("bad", "journal"), ("link", "row"), ("other", "journal"), ("run", "journal")]
+    seen = find_damage(root, filesystem=BadSector())
+    assert [(each.run_id, each.part) for each in seen] == expected
+    assert [each.is_unreadable for each in seen] == [True, True, False, False]
+    done = repair_damage(root, filesystem=BadSector())
+    assert [(each.run_id, each.part) for each in done] == expected
+    assert [each.backup is None for each in done] == [True, True, False, False]
+    assert path.read_bytes() == line(0) + line(2) + line(4)
+    assert (root / "rows" / "link.json").is_symlink()
+    # The bad sector is gone, the link is there: that is said, and is no success.
+    told = CliRunner().invoke(
+        main, ("runs", "repair-file", "--store", f"file:///{root}", "--apply")
+    )
+    assert told.exit_code == 1
+    assert "'link': its row is damaged" in told.stdout
+    assert "unreadable, 0 bytes: is a symbolic link" in told.stdout
+    assert "it is left as it is: see to the disk" in told.stdout
 
 
 def test_backups_never_replace_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,6 +146,22 @@ def test_a_row_that_cannot_be_read_is_named_and_not_listed(tmp_path: Path) -> No
                 store.get_meta("a")
 
 
+def test_a_link_in_the_place_of_a_row_hides_no_other_run(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with quick(root) as store, quick(root, read_only=True) as reader:
+        for run_id in ("a", "b", "c"):
+            store.put_meta(row(run_id))
+        store.list_runs()
+        store.append("a", record(0))  # so that the writer looks at the run again
+        (root / "rows" / "a.json").unlink()
+        (root / "rows" / "a.json").symlink_to(root / "rows" / "b.json")
+        for each in (store, reader):
+            assert [found.run_id for found in each.list_runs()] == ["b", "c"]
+            assert each.list_run_ids(None, 9) == ["a", "b", "c"]
+            with pytest.raises(StoreCorruptError, match="symbolic link"):
+                each.get_meta("a")
+
+
 def test_listings_follow_every_change(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with quick(root) as store, quick(root, read_only=True) as reader:

@@ -75,7 +75,7 @@ def repair_file(
     else:
         for line in _text(found, applied=apply):
             click.echo(line)
-    context.exit(1 if found and not apply else 0)
+    context.exit(1 if any(damage.backup is None for damage in found) else 0)
 
 
 def _root(text: str) -> str:
@@ -98,7 +98,9 @@ def _text(found: Sequence[Damage], *, applied: bool) -> list[str]:
             f"{len(piece.data)} bytes: {piece.why}"
             for piece in damage.pieces
         ]
-        if damage.part == "journal":
+        if damage.is_unreadable:
+            lines.append("  it is left as it is: see to the disk, or bring back a copy of the file")
+        elif damage.part == "journal":
             lines.append(f"  records that can be kept: {damage.kept}")
         if damage.backup is not None:
             lines.append(f"  repaired; as it was: {damage.backup}")

@@ -4,7 +4,8 @@
 becomes the writer, and for each damaged file first copies it whole to ``backups``, then
 writes what cannot be kept to ``quarantine`` (one JSON line for each piece, with its place and
 its bytes), and only then puts the rest in the file's place. A torn end alone is no damage:
-the store puts that right by itself.
+the store puts that right by itself. A file that cannot be read at all (a link, a bad sector) is
+reported and left as it is.
 
 Of records out of order the longest rising run is kept, so that one wrong number does not cost
 everything behind it.
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Damage", "Piece", "find_damage", "repair_damage"]
 
+UNREADABLE = "unreadable"
+"""The kind of a piece that stands for a whole file of which nothing can be read."""
+
 _PAGE = 1_000
 
 
@@ -69,6 +73,11 @@ class Damage:
     pieces: tuple[Piece, ...]
     backup: str | None = None
     quarantine: str | None = None
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether the file gives no bytes: a link, a bad sector, a missing right. It is left."""
+        return any(piece.kind == UNREADABLE for piece in self.pieces)
 
 
 def find_damage(
@@ -108,7 +117,10 @@ def repair_damage(
         done: list[Damage] = []
         for run_id in _wanted(store, run_ids):
             with home.writing(run_id):
-                done += [_lay_aside(home, each, kept) for each, kept in _examine(home, run_id)]
+                done += [
+                    each if each.is_unreadable else _lay_aside(home, each, kept)
+                    for each, kept in _examine(home, run_id)
+                ]
         return done
 
 
@@ -128,13 +140,21 @@ def _wanted(store: FileJournalStore, run_ids: Sequence[str]) -> Iterable[str]:
 def _examine(home: Home, run_id: str) -> list[tuple[Damage, bytes | None]]:
     """Return each damaged file of a run with what is to stand in its place, None for nothing."""
     found: list[tuple[Damage, bytes | None]] = []
-    journal = read_file(home.files, home.layout.journal(run_id))
+    try:
+        journal = read_file(home.files, home.layout.journal(run_id))
+    except OSError as error:
+        found.append((_unreadable(run_id, "journal", error), None))
+        journal = None
     if journal is not None:
         records, pieces = _sort_out(journal)
         if any(piece.kind != "torn" for piece in pieces):
             damage = Damage(run_id=run_id, part="journal", kept=len(records), pieces=pieces)
             found.append((damage, b"".join(map(encode_line, records))))
-    row = read_file(home.files, home.layout.row(run_id))
+    try:
+        row = read_file(home.files, home.layout.row(run_id))
+    except OSError as error:
+        found.append((_unreadable(run_id, "row", error), None))
+        row = None
     if row is not None:
         try:
             decode_meta(run_id, row)
@@ -142,6 +162,13 @@ def _examine(home: Home, run_id: str) -> list[tuple[Damage, bytes | None]]:
             piece = Piece(position=0, offset=0, kind="undecodable", why=str(error), data=row)
             found.append((Damage(run_id=run_id, part="row", kept=0, pieces=(piece,)), None))
     return found
+
+
+def _unreadable(run_id: str, part: str, error: OSError) -> Damage:
+    """Report a file that gives no bytes, so that it hides no other's damage."""
+    why = error.strerror or str(error)
+    piece = Piece(position=0, offset=0, kind=UNREADABLE, why=why, data=b"")
+    return Damage(run_id=run_id, part=part, kept=0, pieces=(piece,))
 
 
 def _sort_out(data: bytes) -> tuple[list[JournalRecord], tuple[Piece, ...]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rulvar.core.errors import StoreCorruptError
 from rulvar.core.filters import matches
 from rulvar.core.wire import InvalidJSONError, decode_meta
-from rulvar.stores.file.filesystem import exists, read_file
+from rulvar.stores.file.filesystem import NotRegularFileError, exists, read_file
 from rulvar.stores.file.layout import JOURNAL, ROW
 
 if TYPE_CHECKING:
@@ -119,7 +119,10 @@ class Rows:
     def _look(self, run_id: str) -> _Trace:
         """Return what there is of one run now."""
         files, layout = self._home.files, self._home.layout
-        data = read_file(files, layout.row(run_id))
+        try:
+            data = read_file(files, layout.row(run_id))
+        except NotRegularFileError:
+            data = b""
         journal, folder = layout.journal(run_id), layout.blob_folder(run_id)
         return _Trace(
             row=None if data is None else _readable(run_id, data),
@@ -170,7 +173,10 @@ class Rows:
             if known is not None and known.signature == signature:
                 row = known.row
             else:
-                data = read_file(self._home.files, entry.path)
+                try:
+                    data = read_file(self._home.files, entry.path)
+                except NotRegularFileError:
+                    data = b""  # a link in its place: as good as a row that cannot be decoded
                 if data is None:
                     return
                 row = _readable(run_id, data)
