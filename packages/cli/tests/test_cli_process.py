@@ -205,21 +205,40 @@ def test_a_worker_and_a_run_do_not_take_each_others(folder: Path) -> None:
         assert first.wait(60) == 0
 
 
-@pytest.mark.usefixtures("folder")
-def test_the_progress_line_keeps_out_of_standard_output() -> None:
+def on_a_terminal(*args: str) -> tuple[str, str]:
+    """Run to its end; return standard output, and what a terminal shows of standard error."""
     terminal, other_end = os.openpty()
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "rulvar.cli", "run", "chatty", "--run-id", "c1"],
+            [sys.executable, "-m", "rulvar.cli", *args],
             check=True,
             stdout=subprocess.PIPE,
             stderr=other_end,
             text=True,
         )
-        shown = os.read(terminal, 100_000).decode()
+        return done.stdout, os.read(terminal, 100_000).decode()
     finally:
         os.close(terminal)
         os.close(other_end)
-    assert done.stdout == "from the step\n7\n"
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_progress_line_keeps_out_of_standard_output() -> None:
+    told, shown = on_a_terminal("run", "chatty", "--run-id", "c1")
+    assert told == "from the step\n7\n"
     assert "steps done: 1, now: say" in shown
     assert "run c1: ok" in shown
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_audit_shows_how_far_it_is_on_a_terminal_and_nowhere_else() -> None:
+    for run_id in ("c1", "c2"):
+        on_a_terminal("run", "chatty", "--run-id", run_id)
+    told, shown = on_a_terminal("runs", "audit")
+    assert told == "2 runs: 2 consistent\n"
+    assert "auditing" in shown
+    assert "2/2" in shown
+    done = subprocess.run(
+        [sys.executable, "-m", "rulvar.cli", "runs", "audit"], check=True, capture_output=True
+    )
+    assert done.stderr == b""
