@@ -1,78 +1,23 @@
-"""Copies between stores: equal, verified, resumable, and never in anybody's way."""
+"""Copies between stores: equal, verified, and never in anybody's way."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
+from moving_runs import content, files, fill, record, sqlite
 
-from rulvar.core.errors import ConfigError, StoreFullError
+from rulvar.core.errors import ConfigError
 from rulvar.core.moving import copy_runs
-from rulvar.core.records import JournalRecord, JsonMembers, RunMeta
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ManualClock, ReferenceStore, reference_stores
-from rulvar.stores.file import FileStores
-from rulvar.stores.file.testing import FaultyFileSystem
-from rulvar.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rulvar.core.moving import CopiedRun
-    from rulvar.core.stores import StorePair
 
 AWKWARD = ["a", "A", "CON", "é", "e\u0301", "z" * 200, "100%", "order-17"]
-
-
-def record(seq: int, epoch: int | None = None) -> JournalRecord:
-    more = "" if epoch is None else f',"epoch":{epoch}'
-    return JournalRecord(seq=seq, payload=f'{{ "seq": {seq}{more}}}'.encode())
-
-
-def fill(stores: StorePair, run_ids: list[str]) -> None:
-    for number, run_id in enumerate(run_ids):
-        for seq in range(0, 3 * number, 2):
-            stores.journal.append(run_id, record(seq, epoch=number))
-        stores.journal.append(
-            run_id, JournalRecord(seq=1000, payload=b'{\n"seq":1000,"v":"\\ud800"}\r\n')
-        )
-        if number % 3 != 2:
-            extra = JsonMembers({"later": '{"x": [1, 2.50]}'})
-            stores.journal.put_meta(
-                RunMeta(
-                    run_id=run_id,
-                    status="ok",
-                    updated_at="now",
-                    tags=("nightly", "é"),
-                    extra=extra,
-                    genesis="g",
-                )
-            )
-        for name in ("x", "turn/1", "é" * 150)[: number % 4]:
-            stores.transcripts.put(f"{run_id}/{name}", name.encode() + b"\0\xff")
-    stores.transcripts.put("only a blob/x", b"")
-
-
-def content(stores: Stores) -> dict[str, object]:
-    journal, twin = stores.journal, stores.transcripts
-    runs: list[str] = list(journal.list_run_ids(None, 1000))  # type: ignore[attr-defined]
-    return {
-        run_id: (
-            list(journal.load(run_id)),
-            journal.get_meta(run_id),  # type: ignore[attr-defined]
-            {ref: twin.get(ref) for ref in twin.list_refs(run_id)},
-        )
-        for run_id in runs
-    }
-
-
-def sqlite(path: Path) -> Stores:
-    store = SqliteStore(path)
-    return Stores(store, store.transcripts())
-
-
-def files(root: Path) -> FileStores:
-    return FileStores(root, filesystem=FaultyFileSystem())
 
 
 def test_file_to_sqlite_and_back_is_equal_record_for_record(tmp_path: Path) -> None:
@@ -204,128 +149,6 @@ def test_a_run_that_is_there_and_not_equal_stops_the_copy_before_it_begins() -> 
     destination.transcripts.put(ref, b"another")
     with pytest.raises(ConfigError, match="'d': it is there, and its blobs are not equal"):
         copy_runs(source, destination, source_name="s")
-
-
-class Stopping(ReferenceStore):
-    """Has no room from its n-th mutation on."""
-
-    left = 10**9
-
-    def _spend(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            message = "no room"
-            raise StoreFullError(message)
-
-
-def stopping() -> tuple[Stores, Stopping]:
-    """A pair whose every mutation of content counts."""
-    store = Stopping()
-    tables = store._tables
-    for name in ("append", "put_row", "put_blob", "drop_blob"):
-        act = getattr(tables, name)
-
-        def counted(*given: object, act: object = act) -> None:
-            store._spend()
-            act(*given)  # type: ignore[operator]
-
-        setattr(tables, name, counted)
-    return Stores(store, store.transcripts()), store
-
-
-def test_a_copy_that_is_cut_short_at_any_write_is_continued() -> None:
-    source = reference_stores()
-    fill(source, ["a", "b", "c", "d"])
-    at = 0
-    outcomes: set[str] = set()
-    while True:
-        destination, store = stopping()
-        store.left = at
-        try:
-            copy_runs(source, destination, source_name="s")
-        except StoreFullError:
-            # Half a run has no row: no worker sees it.
-            rows = {row.run_id for row in destination.journal.list_runs()}
-            marks = [
-                run_id
-                for run_id in content(destination)
-                if destination.transcripts.get(f"{run_id}/.rulvar-unfinished-copy")
-            ]
-            assert len(marks) <= 1
-            store.left = 10**9
-            for other in marks:
-                with pytest.raises(ConfigError, match="unfinished copy of something else: s"):
-                    copy_runs(source, destination, source_name="t")
-                assert rows <= set(content(source)), other
-            report = copy_runs(source, destination, source_name="s")
-            outcomes |= {run.outcome for run in report.runs}
-        else:
-            assert content(destination) == content(source)
-            break
-        assert content(destination) == content(source), at
-        at += 1
-    assert at > 20
-    assert outcomes == {"copied", "continued", "already"}
-
-
-def test_an_unfinished_copy_of_a_run_that_was_recreated_is_refused() -> None:
-    source = reference_stores()
-    fill(source, ["a", "b", "c"])
-    destination, store = stopping()
-    store.left = 3
-    with pytest.raises(StoreFullError):
-        copy_runs(source, destination, source_name="s", run_ids=["b"])
-    store.left = 10**9
-    source.journal.delete("b")
-    source.journal.append("b", record(500))
-    source.journal.put_meta(RunMeta(run_id="b", status="ok", updated_at="now", genesis="another"))
-    with pytest.raises(ConfigError, match="unfinished copy of something else"):
-        copy_runs(source, destination, source_name="s", run_ids=["b"])
-
-
-class Forgetful(ReferenceStore):
-    """Answers an append and keeps half of it."""
-
-    def append(self, run_id: str, entry: JournalRecord, /, **given: object) -> None:
-        if entry.seq != 2:
-            super().append(run_id, entry, **given)  # type: ignore[arg-type]
-
-
-def test_a_copy_is_verified_and_stays_marked_when_it_is_not_equal() -> None:
-    source = reference_stores()
-    fill(source, ["a", "b", "c"])
-    store = Forgetful()
-    destination = Stores(store, store.transcripts())
-    report = copy_runs(source, destination, source_name="s", run_ids=["c"])
-    (run,) = report.runs
-    assert (run.outcome, report.complete) == ("failed", False)
-    assert "not the same on both sides after its copy (records)" in str(run.problem)
-    assert destination.transcripts.get("c/.rulvar-unfinished-copy") is not None
-
-
-class TakenOver(ReferenceStore):
-    """Somebody seizes the run at the source while its copy is under way."""
-
-    armed = False
-
-    def load(self, run_id: str, /) -> tuple[JournalRecord, ...]:
-        found = tuple(super().load(run_id))
-        if self.armed:
-            self.armed = False
-            self.seize(run_id, "successor")
-        return found
-
-
-def test_a_run_that_is_taken_over_during_its_copy_is_not_called_copied() -> None:
-    store = TakenOver()
-    source, destination = Stores(store, store.transcripts()), reference_stores()
-    fill(source, ["a", "b", "c"])
-    store.armed = True
-    (run,) = copy_runs(source, destination, source_name="s", run_ids=["c"]).runs
-    assert run.outcome == "failed"
-    assert "superseded" in str(run.problem)
-    assert "'successor' holds it under epoch 2" in str(run.problem)
-    assert destination.transcripts.get("c/.rulvar-unfinished-copy") is not None
 
 
 def test_a_damaged_run_fails_alone(tmp_path: Path) -> None:
