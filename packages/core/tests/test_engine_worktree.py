@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import tempfile
 import threading
 from pathlib import Path
@@ -282,6 +283,29 @@ def test_folders_that_the_body_has_closed_and_locks_it_left_are_no_hindrance(ben
     bench.work = work
     assert asyncio.run(bench.run()).status == "ok"
     assert bench.results[0].files == ("new.txt",)
+    bench.assert_nothing_left()
+
+
+@pytest.mark.parametrize("left", ["nothing", "a file", "a link"])
+def test_a_body_that_takes_its_folder_away_has_failed_and_leaves_nothing(
+    bench: Bench, left: str
+) -> None:
+    def work(path: Path) -> None:
+        shutil.rmtree(path)
+        if left == "a file":
+            path.write_text("in its place")
+        elif left == "a link":
+            path.symlink_to(bench.repo)
+
+    bench.work = work
+    outcome = asyncio.run(bench.run())
+    if left != "a link":  # git looks through it, and finds the same folder
+        assert outcome.status == "error"
+    bench.assert_nothing_left()
+    assert (bench.repo / "kept.txt").exists()
+    bench.work = change_everything
+    bench.store.delete_whole_run("r")
+    assert asyncio.run(bench.run()).status == "ok"
     bench.assert_nothing_left()
 
 

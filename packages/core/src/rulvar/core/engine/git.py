@@ -256,7 +256,7 @@ def _remove_elsewhere(admin: Path, name: str) -> None:
 
 
 def _remove_folder(folder: Path) -> None:
-    if folder.is_symlink() or not folder.exists():
+    if folder.is_symlink() or not folder.is_dir():
         with suppress(FileNotFoundError):
             folder.unlink()
         return
