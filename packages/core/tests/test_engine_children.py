@@ -41,6 +41,32 @@ def test_the_dispatch_is_journalled_under_the_parents_lease_before_the_child_exi
     assert family.store.list_leases(None, 9) == []
 
 
+def test_a_child_is_told_of_in_its_parents_events_and_in_its_own() -> None:
+    family = Family()
+    heard: list[Event] = []
+
+    @workflow
+    async def works(ctx: Context) -> object:
+        return await ctx.step("work", lambda: 1)
+
+    @workflow
+    async def parent(ctx: Context) -> object:
+        return await ctx.child("c", works)
+
+    async def main() -> None:
+        pair = family.watched
+        async with Engine(pair, [parent], clock=family.clock, observer=heard.append) as engine:
+            assert (await engine.run(parent, run_id="r")).value == 1
+
+    asyncio.run(main())
+    child_id = family.child("c")
+    told = [(e.kind, e.name, e.detail) for e in heard if e.kind.startswith("child.")]
+    assert told == [("child.started", "c", child_id), ("child.finished", "c", "ok")]
+    own = [e.kind for e in heard if e.run_id == child_id]
+    assert own[:2] == ["lease.granted", "run.started"]
+    assert "step.started" in own
+
+
 def test_a_parent_whose_id_leaves_no_room_for_its_childrens_is_refused_before_any_io() -> None:
     family = Family()
     told: list[str] = []
