@@ -17,6 +17,7 @@ from rulvar.core.errors import (
     StoreFullError,
     SupersededError,
 )
+from rulvar.core.records import JournalRecord, RunMeta
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
 
@@ -168,6 +169,26 @@ def test_a_stale_owners_deletion_takes_nothing_of_its_successors_at_any_store_ca
     while asyncio.run(overtaken_at(at)):
         at += 1
     assert at > (6 if hidden else 2)
+
+
+@WHOLE
+@pytest.mark.parametrize("trace", ["journal", "row", "blob"])
+def test_a_trace_of_a_run_is_enough_to_delete_it(hidden: tuple[str, ...], trace: str) -> None:
+    bench = Bench(hidden)
+    if trace == "journal":
+        bench.store.append("r", JournalRecord(seq=0, payload=b'{"seq":0}'))
+    elif trace == "row":
+        bench.store.put_meta(RunMeta(run_id="r", status="ok", updated_at="-"))
+    else:
+        bench.stores.transcripts.put("r/ckpt/1", b"left")
+
+    async def main() -> None:
+        async with bench.engine() as engine:
+            await engine.delete_run("r")
+
+    assert bench.traces() != []
+    asyncio.run(main())
+    assert bench.traces() == []
 
 
 def test_blobs_that_are_kept_elsewhere_are_deleted_there() -> None:
