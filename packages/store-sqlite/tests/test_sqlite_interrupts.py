@@ -235,6 +235,34 @@ def test_an_interrupt_after_the_commit_tells_the_neighbours_unknown(
         assert store.load("run") == [record(0)]
 
 
+def test_an_interrupt_before_the_answers_are_handed_out_costs_no_neighbour_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is known to have landed: nobody's work runs again, everybody is told so."""
+    with SqliteStore(tmp_path / "runs.db") as store:
+        deliver = Committer._deliver
+        interrupted: list[bool] = []
+
+        def be_interrupted(self: Committer) -> None:
+            if not interrupted:
+                interrupted.append(True)
+                raise KeyboardInterrupt
+            deliver(self)
+
+        worked: list[int] = []
+        neighbour: Job[None] = Job(lambda tx: worked.append(tx.now), run_id="neighbour")
+        committer = store._database._committer
+        committer._queue.append(neighbour)  # type: ignore[arg-type] # its result is not read
+        monkeypatch.setattr(Committer, "_deliver", be_interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.append("run", record(0))
+        assert neighbour.done
+        neighbour.answer()
+        store.append("run", record(1))
+        assert len(worked) == 1, "its work ran again"
+        assert store.load("run") == [record(0), record(1)]
+
+
 def test_an_interrupted_wait_withdraws_the_job(tmp_path: Path) -> None:
     """The caller waits behind a leader that has not begun; nothing of it lands later."""
     path = tmp_path / "runs.db"
