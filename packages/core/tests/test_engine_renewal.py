@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -146,3 +147,39 @@ def test_a_lease_that_cannot_be_checked_is_given_back() -> None:
         owned.renew()
     assert store.get_lease("r") is None, "nobody would renew or release it"
     assert not owned.renew(), "its own number was passed: it cannot tell what else happened"
+
+
+def test_what_was_read_before_the_run_was_taken_again_decides_nothing() -> None:
+    """Between row and journal the lease runs out, somebody without one changes the row."""
+    clock = ManualClock()
+    store = ReferenceStore(clock=clock)
+    kept: set[OwnedRun] = set()
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        nonlocal kept
+        if call.method == "load" and kept:
+            [owned] = kept
+            row = store.get_meta("r")
+            assert row is not None
+            store.put_meta(replace(row, segments=7))
+            clock.advance(store.lease_ttl_ms)
+            keeper = threading.Thread(target=owned.renew)
+            kept = set()
+            keeper.start()
+            keeper.join()
+        return perform()
+
+    @workflow
+    async def asks(ctx: Context) -> None:
+        await ctx.await_external("answer")
+
+    async def main() -> RunOutcome:
+        stores = WatchedStores(Stores(store, store.transcripts()), around=around)
+        async with Engine(stores, [asks], clock=clock) as engine:
+            await engine.run(asks, run_id="r")
+            nonlocal kept
+            kept = engine.parts.keeper._kept
+            return await engine.resume("r")
+
+    outcome = asyncio.run(main())
+    assert (outcome.status, outcome.epoch, outcome.segment) == ("suspended", 3, 8)

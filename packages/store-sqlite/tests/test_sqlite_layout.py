@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
+from rulvar.core import open_stores
+from rulvar.core.errors import ConfigError
 from rulvar.core.records import JournalRecord, RunFilter
 from rulvar.stores.sqlite import schema
 from rulvar.stores.sqlite.store import SqliteStore
@@ -133,6 +135,26 @@ def test_pragmas_hold_on_every_connection(durability: str, level: int, tmp_path:
             assert connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, -1) == 1
             assert connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, -1) == 0
             assert connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, -1) == 0
+
+
+def test_commits_survive_power_loss_unless_asked_otherwise(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'by-url.db'}"
+    with SqliteStore(tmp_path / "runs.db") as store, open_stores(url) as stores:
+        by_url = stores.journal
+        assert isinstance(by_url, SqliteStore)
+        for each in (store, by_url):
+            assert each.durability == "full"
+            (connection,) = each._database._committer.connections()
+            assert connection.pragma("synchronous") == 2
+
+
+def test_a_sqlite_that_corrupts_is_refused_before_the_file_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.51.2")
+    with pytest.raises(ConfigError, match=r"3\.51\.2"):
+        SqliteStore(tmp_path / "runs.db")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_trigger_in_the_file_does_not_run_inside_a_store_transaction(tmp_path: Path) -> None:
