@@ -263,6 +263,39 @@ def test_an_interrupt_before_the_answers_are_handed_out_costs_no_neighbour_its_o
         assert store.load("run") == [record(0), record(1)]
 
 
+def test_a_job_is_not_withdrawn_while_it_is_being_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller is interrupted just then: whoever withdraws it waits for what becomes of it."""
+    with SqliteStore(tmp_path / "runs.db") as store:
+        committer = store._database._committer
+        waiting = Committer._waiting
+        landed: list[int] = []
+        at_withdrawal: list[int] = []
+        job: Job[None] = Job(lambda tx: landed.append(tx.now), run_id="late")
+
+        def withdraw() -> None:
+            job.abandoned = True
+            committer._withdraw(job)  # type: ignore[arg-type] # its result is not read
+            at_withdrawal.append(len(landed))
+
+        interrupted = threading.Thread(target=withdraw)
+
+        def take(self: Committer) -> list[Job[object]]:
+            found = waiting(self)
+            if job in found:
+                interrupted.start()
+                interrupted.join(0.1)  # it has no way to say that it waits
+            return found
+
+        committer._queue.append(job)  # type: ignore[arg-type]
+        monkeypatch.setattr(Committer, "_waiting", take)
+        store.append("run", record(0))
+        monkeypatch.undo()
+        interrupted.join(10)
+        assert at_withdrawal == [len(landed)], "it landed after it was withdrawn"
+
+
 def test_an_interrupted_wait_withdraws_the_job(tmp_path: Path) -> None:
     """The caller waits behind a leader that has not begun; nothing of it lands later."""
     path = tmp_path / "runs.db"
