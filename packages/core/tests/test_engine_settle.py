@@ -300,3 +300,33 @@ def test_a_segment_that_ends_otherwise_than_the_one_before_settles_again() -> No
     assert asyncio.run(main()) == "cancelled"
     settles = [b'"cancelled"' in r.payload for r in store.load("r") if b"run_settle" in r.payload]
     assert settles == [False, True]
+
+
+def test_a_segment_whose_task_is_cancelled_ends_its_body_before_it_gives_its_lease_back() -> None:
+    """As code does that cancels every task it can find."""
+    store, stores, clock = bench()
+    began = asyncio.Event()
+    held: list[bool] = []
+
+    @workflow
+    async def waits(_ctx: Context) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            lease = store.get_lease("r")
+            held.append(lease is not None and lease.live)
+
+    async def main() -> str:
+        async with Engine(stores, [waits], clock=clock) as engine:
+            handle = engine.start(waits, run_id="r")
+            await began.wait()
+            [task] = [t for t in asyncio.all_tasks() if t.get_name() == "rulvar-segment:r"]
+            task.cancel()
+            return (await handle.result()).status
+
+    assert asyncio.run(main()) == "running"
+    assert held == [True]
+    assert store.list_leases(None, 1) == []
