@@ -11,11 +11,13 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import apsw
 import pytest
 
+from rulvar.core.clock import SystemClock
 from rulvar.core.errors import (
     LeaseHeldError,
     OutcomeUnknownError,
@@ -26,7 +28,7 @@ from rulvar.core.records import JournalRecord, RunMeta
 from rulvar.stores.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 MOST_POINTS = 200
@@ -35,6 +37,10 @@ MOST_POINTS = 200
 def record(seq: int, size: int = 20) -> JournalRecord:
     text = f'{{"seq":{seq},"pad":"{"x" * size}"}}'
     return JournalRecord(seq=seq, payload=text.encode())
+
+
+def row(run_id: str) -> RunMeta:
+    return RunMeta(run_id=run_id, status="ok", updated_at="2026-01-01T00:00:00.000Z")
 
 
 class FaultyDisk(apsw.VFS):
@@ -81,12 +87,22 @@ class FaultyFile(apsw.VFSFile):
         super().xSync(flags)
 
 
+class LeapingClock(SystemClock):
+    """Leaps over every lease as soon as the disk has failed."""
+
+    def __init__(self, disk: FaultyDisk) -> None:
+        self._disk = disk
+
+    def now_ms(self) -> int:
+        return super().now_ms() + (3_600_000 if self._disk.failed else 0)
+
+
 @contextmanager
-def faulty(path: Path) -> Iterator[tuple[SqliteStore, FaultyDisk]]:
+def faulty(path: Path, *, leaps: bool = False) -> Iterator[tuple[SqliteStore, FaultyDisk]]:
     """Open a store whose writer has a faulty disk; every later connection has a sound one."""
     disk = FaultyDisk()
     try:
-        store = SqliteStore(path)
+        store = SqliteStore(path, clock=LeapingClock(disk) if leaps else None)
     finally:
         disk.unregister()
     yield store, disk
@@ -160,35 +176,59 @@ def test_an_unconfirmed_commit_is_settled_before_anybody_reads(tmp_path: Path) -
         store.append("run", record(5))
 
 
+def all_at_once(
+    path: Path, store: SqliteStore, calls: Sequence[Callable[[], object]]
+) -> list[object]:
+    """Have the calls share one transaction; return what each raised, or None."""
+    blocker = apsw.Connection(str(path))
+    blocker.execute("BEGIN IMMEDIATE")
+    answers: list[object] = [None] * len(calls)
+
+    def work(number: int) -> None:
+        try:
+            calls[number]()
+        except StoreError as error:
+            answers[number] = error
+
+    crowd = [threading.Thread(target=work, args=(number,)) for number in range(len(calls))]
+    waiting = store._database._committer._queue
+    for number, thread in enumerate(crowd, start=1):
+        thread.start()
+        while len(waiting) < number and thread.is_alive():
+            pass
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    for thread in crowd:
+        thread.join()
+    return answers
+
+
 def test_a_batch_whose_sync_fails_runs_again_one_by_one(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with faulty(path) as (store, disk):
         store.append("run-0", record(0))
-        blocker = apsw.Connection(str(path))
-        blocker.execute("BEGIN IMMEDIATE")
         disk.kinds = frozenset({"sync"})
         disk.calls, disk.fail_at = 0, range(1, 2)
-        answers: list[BaseException | None] = [None] * 4
-
-        def work(number: int) -> None:
-            try:
-                store.append(f"run-{number}", record(1))
-            except StoreError as error:
-                answers[number] = error
-
-        crowd = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-        waiting = store._database._committer._queue
-        for number, thread in enumerate(crowd, start=1):
-            thread.start()
-            while len(waiting) < number and thread.is_alive():
-                pass
-        blocker.execute("ROLLBACK")
-        blocker.close()
-        for thread in crowd:
-            thread.join()
+        calls = [partial(store.append, f"run-{number}", record(1)) for number in range(4)]
+        answers = all_at_once(path, store, calls)
         assert disk.failed == ["sync"]
         assert answers == [None] * 4
         assert [store.load(f"run-{n}")[-1].seq for n in range(4)] == [1] * 4
+
+
+def test_a_batch_whose_sync_failed_is_off_the_disk_before_it_runs_again(tmp_path: Path) -> None:
+    """Who is refused the second time is told that nothing changed: no crash may say otherwise."""
+    path = tmp_path / "runs.db"
+    with faulty(path, leaps=True) as (store, disk):
+        leases = [store.acquire(f"run-{number}", "owner") for number in range(2)]
+        disk.kinds = frozenset({"sync"})
+        disk.calls, disk.fail_at = 0, range(1, 2)
+        calls = [partial(store.put_meta, row(held.run_id), lease=held) for held in leases]
+        answers = all_at_once(path, store, calls)
+        assert disk.failed == ["sync"]
+        assert [getattr(answer, "reason", answer) for answer in answers] == ["expired"] * 2
+        with after_a_crash(path, tmp_path / "crash") as crashed:
+            assert crashed.list_runs() == []
 
 
 FULL = """
@@ -257,7 +297,7 @@ def test_a_full_database_says_so_and_its_neighbours_go_on(tmp_path: Path) -> Non
             store.transcripts().put("run/large", blob)
         assert full.value.run_id == "run"
         assert store.transcripts().get("run/large") is None
-        meta = RunMeta(run_id="run", status="ok", updated_at="2026-01-01T00:00:00.000Z")
+        meta = row("run")
         store.put_meta(meta)
         connection.pragma("max_page_count", 1_000_000)
         store.transcripts().put("run/large", blob)

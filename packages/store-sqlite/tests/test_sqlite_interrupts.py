@@ -166,7 +166,7 @@ def test_thousands_of_interrupts_tear_nothing(durability: str, tmp_path: Path) -
 
 
 @pytest.mark.storm
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2, 3, 4, 5])
 def test_many_thousands_of_interrupts_tear_nothing(seed: int, tmp_path: Path) -> None:
     check(storm(tmp_path / "runs.db", 5_000, seed, "full"), 5_000)
 

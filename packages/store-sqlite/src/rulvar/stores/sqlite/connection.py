@@ -272,7 +272,10 @@ def _seen(settings: Settings) -> apsw.Connection:
         _check_encoding(connection, settings.path)
         present = {name for (name,) in connection.execute(schema.NAMES_PRESENT).fetchall()}
         if not present.issuperset(schema.COLUMNS):
-            _refuse(f"{settings.path} has no runs and never had: open it without read_only first")
+            _refuse(
+                f"{settings.path} has no runs and never had: check the path; the first run makes "
+                "the tables, as does opening it without read_only"
+            )
         _check_columns(connection, settings.path)
     except BaseException:
         connection.close()
