@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -248,3 +249,41 @@ def test_one_run_id_in_two_databases_is_two_runs() -> None:
     assert asyncio.run(main()).value == "inner"
     assert read_journal("r", store.load("r"))[-1].kind == "decision"
     assert other_store.load("r") == ()
+
+
+def test_a_thread_of_a_steps_own_knows_the_run_if_it_is_given_the_context() -> None:
+    store, stores, clock = bench()
+    told: list[type[Exception] | None] = []
+    threads_of_step: list[threading.Thread] = []
+
+    def ask() -> None:
+        try:
+            asyncio.run(engine.delete_run("r"))
+        except (LeaseHeldError, RunCancelledError) as error:
+            told.append(type(error))
+        else:
+            told.append(None)
+
+    def step() -> None:
+        contexts = (contextvars.Context(), contextvars.copy_context())
+        for each in contexts:
+            thread = threading.Thread(target=each.run, args=(ask,))
+            threads_of_step.append(thread)
+            thread.start()
+            thread.join()
+
+    @workflow
+    async def threads(ctx: Context) -> None:
+        await ctx.step("ask", step)
+
+    async def main() -> None:
+        async with engine:
+            await engine.run(threads, run_id="r")
+
+    engine = Engine(stores, workflows=[threads], clock=clock)
+    with pytest.raises(RunCancelledError):
+        asyncio.run(main())
+    for thread in threads_of_step:
+        thread.join()  # nobody waits for a step of a run that is gone
+    assert told == [LeaseHeldError, None]
+    assert not store.load("r")
