@@ -32,7 +32,9 @@ HEAD = f"""\
 
 <!-- Written by scripts/gen_cli_docs.py from the commands' help: change it there. -->
 
-`pip install "rulvar-cli[sqlite]"` installs the command `rulvar`.
+`pip install "rulvar-cli[sqlite]"` installs the command `rulvar`; from a checkout it is
+`pip install ./packages/core ./packages/store-sqlite ./packages/cli`. In the repository itself
+`hatch run rulvar` has everything.
 
 ## Where the store and the workflows come from
 
@@ -48,6 +50,21 @@ in the URL starts there. Flag and environment start from the current folder.
 
 `MODULE` takes every workflow that the module holds, `MODULE:ATTR` one workflow or an iterable of
 them. The folder that the setting was read from goes first on Python's path.
+
+## Store URLs
+
+| URL | what it opens | comes with |
+| --- | --- | --- |
+| `sqlite:///runs.db` | a database file, for any number of processes | `rulvar-store-sqlite` |
+| `file:///runs` | [a folder of files](file-store.md), for one process | `rulvar-store-file` |
+| `memory://` | nothing that outlives its process | `rulvar-core` |
+
+Three slashes begin a relative path, four an absolute one: `sqlite:////var/lib/runs.db`. Options
+follow a question mark, as in `sqlite:///runs.db?lease_ttl_ms=30000&durability=normal`; one that
+the store does not know is refused. SQLite has `lease_ttl_ms`, `busy_timeout_ms`,
+`open_timeout_ms`, `durability` and `allow_network_filesystem`, which
+[Durability and the fence](durability.md) explains, and `read_only=true`, to look at a file that is
+there. The file store has `durability` and `read_only`. `rulvar stores` lists what is installed.
 
 ## Output
 

@@ -71,6 +71,14 @@ def test_the_table_of_summaries_says_what_the_commands_say() -> None:
         assert " ".join(first.split()) == built_in.summary
 
 
+def test_a_group_lists_each_command_with_its_whole_sentence() -> None:
+    listed = " ".join(rulvar("runs", "--help").output.split())
+    runs = main.get_command(click.Context(main), "runs")
+    assert isinstance(runs, click.Group)
+    for name, command in runs.commands.items():
+        assert f"{name} {' '.join((command.help or '').partition('.')[0].split())}." in listed
+
+
 def walk(command: click.Command, name: str) -> list[tuple[str, click.Command]]:
     found = [(name, command)]
     if isinstance(command, click.Group):

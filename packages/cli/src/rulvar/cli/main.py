@@ -96,7 +96,7 @@ BUILT_IN: dict[str, BuiltIn] = {
     "version": BuiltIn(
         _DEPLOYMENT,
         "rulvar.cli.commands.version:version",
-        "Show the installed versions.",
+        "Show the versions of the command, the core and Python.",
     ),
 }
 
@@ -180,9 +180,8 @@ class RootGroup(click.Group):
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, built_in in BUILT_IN.items():
             sections.setdefault(built_in.section, []).append((name, built_in.summary))
-        width = formatter.width - 6 - max(len(name) for name in BUILT_IN)
         for name in _other_names():
-            sections.setdefault(_OTHERS, []).append((name, summary_of_other(name, width)))
+            sections.setdefault(_OTHERS, []).append((name, summary_of_other(name)))
         for section, rows in sections.items():
             with formatter.section(section):
                 formatter.write_dl(rows)

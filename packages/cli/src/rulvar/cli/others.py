@@ -12,6 +12,9 @@ from rulvar.core.errors import PluginError
 
 __all__ = ["OpenGroup", "load_other", "other_commands", "summary_of_other"]
 
+# A listing wraps it; cut off in its middle it would say nothing.
+_WHOLE_SENTENCE = 400
+
 
 def other_commands(group: str = "") -> list[str]:
     """Return the names that other distributions offer in a group, or at the top; no import."""
@@ -37,10 +40,10 @@ def load_other(name: str, group: str = "") -> click.Command:
     return command
 
 
-def summary_of_other(name: str, width: int, group: str = "") -> str:
-    """Return one line about a command; a broken one says so, and stops nothing."""
+def summary_of_other(name: str, group: str = "") -> str:
+    """Return one sentence about a command; a broken one says so, and stops nothing."""
     try:
-        return load_other(name, group).get_short_help_str(max(width, 45))
+        return load_other(name, group).get_short_help_str(_WHOLE_SENTENCE)
     except PluginError as error:
         return f"(broken: {error})"
 
@@ -67,11 +70,10 @@ class OpenGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List our commands, and below them the others', the broken ones as broken."""
-        width = formatter.width - 24
         rows = [
-            (name, self.commands[name].get_short_help_str(max(width, 45)))
+            (name, self.commands[name].get_short_help_str(_WHOLE_SENTENCE))
             for name in super().list_commands(ctx)
         ]
-        rows += [(name, summary_of_other(name, width, self.name or "")) for name in self._others()]
+        rows += [(name, summary_of_other(name, self.name or "")) for name in self._others()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)

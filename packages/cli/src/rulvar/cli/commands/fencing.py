@@ -58,7 +58,8 @@ def check(context: click.Context, output: Output, *, probe: bool, store: str | N
     or whose two stores commit in different databases, is not fenced. With --probe the
     promise is tried: leases that are superseded, released, forged or for another run are
     offered to every mutation, and each must be refused. The probe leaves nothing behind but
-    the epochs of its throw-away runs.
+    the epochs of its throw-away runs. A store that is not there yet is made, so that the
+    check can come before the first start.
 
     Status 0 means fenced, 1 not fenced, 2 that nothing could be checked, 5 that the store
     could not answer (busy is not the same as not fenced).

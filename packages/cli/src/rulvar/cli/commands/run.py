@@ -87,7 +87,9 @@ def run(
 @click.command("resume")
 @click.argument("run_id")
 @click.option(
-    "--retry-failed", is_flag=True, help="Run failed steps again, also of a run that has ended."
+    "--retry-failed",
+    is_flag=True,
+    help="Run failed steps again, and a body that ended as error.",
 )
 @app_option
 @store_option

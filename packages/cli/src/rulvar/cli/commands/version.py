@@ -42,7 +42,9 @@ def _installed(name: str) -> str | None:
 @output_options
 @pass_output
 def version(output: Output) -> None:
-    """Show the installed versions.
+    """Show the versions of the command, the core and Python.
+
+    Those of the stores are in `rulvar stores`.
 
     \b
     Examples:

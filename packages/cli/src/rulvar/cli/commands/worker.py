@@ -40,7 +40,11 @@ __all__ = ["worker"]
     show_default=True,
     help="How many runs at once.",
 )
-@click.option("--until-idle", is_flag=True, help="End when there is nothing left to do.")
+@click.option(
+    "--until-idle",
+    is_flag=True,
+    help="End when nothing can be done now: what others hold, sleeps or waits is left.",
+)
 @click.option(
     "--poll-interval-ms",
     type=click.IntRange(min=1),
@@ -98,6 +102,7 @@ def worker(
     """Work on every run of the app that waits for somebody.
 
     Takes runs that nobody holds, goes on with them from their journals, and lets them go.
+    The run of a worker that was killed is held until its lease has run out.
     The first SIGTERM or Ctrl-C stops it cleanly: no new run is taken, runs under way get
     --grace-ms, then they are let go and any other worker can take them at once. The second
     signal does not wait. A clean stop is status 0. Under --json each event is one line.
