@@ -37,15 +37,17 @@ RUN = ("run", "one", "--app", "cli_streams_flows", "--store", "sqlite:///runs.db
 class Broken(io.StringIO):
     """A stream that takes nothing."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, keeps: bool = True) -> None:
         super().__init__()
         self.number = number
+        self.keeps = keeps
 
     def write(self, text: str) -> int:  # noqa: ARG002 - it is not even looked at
         raise OSError(self.number, os.strerror(self.number))
 
     def flush(self) -> None:
-        self.write("")
+        if self.keeps:  # an unbuffered stream has nothing left to write
+            self.write("")
 
 
 @pytest.fixture
@@ -126,14 +128,27 @@ def test_a_worker_that_nobody_hears_works_on(
     assert statuses(capsys) == ["ok"]
 
 
-@pytest.mark.parametrize("args", [(), ("run",)])
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("args", [("--help",), ("run", "--help"), ("--version",)])
 def test_a_help_that_cannot_be_written_says_so(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    args: tuple[str, ...],
+    keeps: bool,
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(sys, "stdout", Broken(errno.ENOSPC))
-        assert rulvar(*args, "--help") == 74
+        patched.setattr(sys, "stdout", Broken(errno.ENOSPC, keeps=keeps))
+        assert rulvar(*args) == 74
     assert capsys.readouterr().err.startswith("error: standard output cannot be written")
+
+
+def test_a_help_whose_reader_has_gone_ends_without_a_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", Broken(errno.EPIPE))
+        assert rulvar("--help") == 74
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("closed", ["0<&-", ">&-", "2>&-"])

@@ -146,18 +146,27 @@ class RootGroup(click.Group):
             status = status_of_error(error)
         except OutputLostError as error:
             status = _give_up_output(error, output)
-        except Exception as error:  # noqa: BLE001 - shown whole, with a status of its own
-            if isinstance(error, OSError) and _is_stuck(sys.stdout):  # click printed the help
-                status = _give_up_output(OutputLostError(error), output)
-            else:
-                with suppress(OSError):
-                    traceback.print_exc()
-                status = ExitStatus.INTERNAL
+        except Exception:  # noqa: BLE001 - shown whole, with a status of its own
+            with suppress(OSError):
+                traceback.print_exc()
+            status = ExitStatus.INTERNAL
         sys.exit(int(status) if isinstance(status, int) else 0)
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,  # noqa: ANN401 - as click has it
+    ) -> click.Context:
+        """Parse the arguments; the root's own help is printed here."""
+        with _telling_help():
+            return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> None:
         """Call the command; what it returns is no exit status, only ``ctx.exit`` is."""
-        super().invoke(ctx)
+        with _telling_help():
+            super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return our names in their order, then the others'."""
@@ -230,13 +239,16 @@ def _tell(output: Output, tell: Callable[[], None]) -> None:
         _give_up_output(lost, output)
 
 
-def _is_stuck(stream: TextIO) -> bool:
-    """Whether a stream does not take what it was given."""
+@contextmanager
+def _telling_help() -> Iterator[None]:
+    """Tell an error of click's own printing (a help, the version) from every other."""
     try:
-        stream.flush()
-    except OSError:
-        return True
-    return False
+        yield
+    except OSError as error:
+        frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if click.echo.__code__ in frames:
+            raise OutputLostError(error) from error
+        raise
 
 
 def _give_up_output(lost: OutputLostError, output: Output) -> int:
