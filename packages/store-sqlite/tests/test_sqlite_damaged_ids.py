@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.core import JournalRecord, RunFilter, RunMeta, Stores, audit_runs
+from rulvar.core import JournalRecord, Lease, RunFilter, RunMeta, Stores, audit_runs
+from rulvar.core.moving import copy_runs
 from rulvar.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def spoil(path: Path, table: str, value: str) -> None:
 def test_a_damaged_id_is_named_and_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, damage: str
 ) -> None:
-    monkeypatch.setattr("rulvar.core.audit.scan._PAGE", 2)
+    monkeypatch.setattr("rulvar.core.inventory._PAGE", 2)
     value, name = DAMAGE[damage]
     fill(tmp_path / "runs.db")
     spoil(tmp_path / "runs.db", table, value)
@@ -65,6 +66,30 @@ def test_a_damaged_id_is_named_and_hides_no_other(
         assert set(found) == {*RUNS, "spoilt", name}
         assert len(audits) == len(found)
         assert (found[name].verdict, found[name].findings[0].code) == ("damaged", "run-id")
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_id_keeps_no_other_from_being_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    monkeypatch.setattr("rulvar.core.inventory._PAGE", 2)
+    value, name = DAMAGE[damage]
+    with SqliteStore(tmp_path / "there.db") as there:
+        there.append("spoilt", JournalRecord(seq=0, payload=b'{"seq":0,"kind":"note"}'))
+    for file in ("here.db", "there.db"):
+        if file == "here.db":
+            fill(tmp_path / file)
+        spoil(tmp_path / file, "entries", value)
+    with SqliteStore(tmp_path / "here.db") as here, SqliteStore(tmp_path / "there.db") as there:
+        for info in here.list_leases(None, 99):
+            here.release(Lease(run_id=info.run_id, owner=info.owner, epoch=info.epoch))
+        source, destination = (Stores(each, each.transcripts()) for each in (here, there))
+        report = copy_runs(source, destination, source_name="s")
+        outcomes = {run.run_id: run.outcome for run in report.runs}
+        assert outcomes == {**dict.fromkeys([*RUNS, "spoilt"], "copied"), name: "failed"}
+        assert not report.complete
+        named = copy_runs(source, destination, source_name="s", run_ids=["m"])
+        assert [run.outcome for run in named.runs] == ["already"]
 
 
 def test_a_ref_that_is_no_utf_8_damages_its_run_alone(tmp_path: Path) -> None:

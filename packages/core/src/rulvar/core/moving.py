@@ -34,6 +34,7 @@ from rulvar.core.capabilities import (
 )
 from rulvar.core.checks import MAX_INTEGER, check_run_id
 from rulvar.core.errors import ConfigError, LeaseHeldError, StoreCorruptError, StoreFullError
+from rulvar.core.inventory import every_run_id, is_run_id
 from rulvar.core.records import RunFilter
 from rulvar.core.wire import Digits, InvalidJSONError, json_text, parse_json, parse_value
 
@@ -118,17 +119,13 @@ def copy_runs(
 
 def _ids(stores: StorePair) -> Iterator[str]:
     journal = stores.journal
+    if has_run_inventory(journal):
+        yield from every_run_id(journal)
+        return
     after: str | None = None
-    while True:
-        if has_run_inventory(journal):
-            page = list(journal.list_run_ids(after, _PAGE))
-        else:
-            rows = stores.journal.list_runs(RunFilter(limit=_PAGE, after_run_id=after))
-            page = [row.run_id for row in rows]
-        yield from page
-        if not page:
-            return
-        after = page[-1]
+    while rows := stores.journal.list_runs(RunFilter(limit=_PAGE, after_run_id=after)):
+        yield from (row.run_id for row in rows)
+        after = rows[-1].run_id
 
 
 def _require_floor(destination: StorePair) -> None:
@@ -221,7 +218,7 @@ def _refuse_conflicts(
     there = set(_ids(destination))
     problems: list[str] = []
     for run_id in wanted:
-        if run_id not in there:
+        if run_id not in there or not is_run_id(run_id):
             continue
         try:
             ours = _read(source, run_id)

@@ -31,6 +31,7 @@ from rulvar.core.errors import (
     StoreError,
     StoreForkedError,
 )
+from rulvar.core.inventory import every_run_id
 from rulvar.core.journal import HASH_WINDOW, hash_versions, referenced_blobs
 from rulvar.core.records import RunFilter
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from rulvar.core.clock import Clock
     from rulvar.core.journal import JournalEntry
     from rulvar.core.records import BlobStat, LeaseInfo, RunMeta
-    from rulvar.core.spi import JournalStore, RunInventory, TranscriptStore
+    from rulvar.core.spi import JournalStore, TranscriptStore
     from rulvar.core.stores import StorePair
 
 __all__ = ["Progress", "audit_run", "audit_runs", "count_runs"]
@@ -132,37 +133,13 @@ def _chosen(
     elif statuses is not None:
         yield from (row.run_id for row in _rows(journal, statuses))
     elif has_run_inventory(journal):
-        yield from _inventory(journal)
+        yield from every_run_id(journal)
     else:
         last = None
         for run_id in heapq.merge((row.run_id for row in _rows(journal, None)), _leased(journal)):
             if run_id != last:
                 yield run_id
             last = run_id
-
-
-def _inventory(journal: RunInventory) -> Iterator[str]:
-    """Yield every id in order. One that no call would take cannot be where a page begins."""
-    after: str | None = None
-    told: set[str] = set()  # the odd ones, which the next page may begin with again
-    limit = _PAGE
-    while True:
-        page = journal.list_run_ids(after, limit)
-        yield from (run_id for run_id in page if run_id not in told)
-        if len(page) < limit:
-            return
-        valid = [run_id for run_id in page if _is_run_id(run_id)]
-        told = set(page).difference(valid)
-        after = valid[-1] if valid else after
-        limit = _PAGE if valid else limit * 2
-
-
-def _is_run_id(run_id: str) -> bool:
-    try:
-        check_run_id(run_id)
-    except ConfigError:
-        return False
-    return True
 
 
 def _rows(journal: JournalStore, statuses: tuple[str, ...] | None) -> Iterator[RunMeta]:
