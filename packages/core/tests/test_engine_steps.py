@@ -406,11 +406,12 @@ def test_a_leaked_call_of_a_body_that_has_returned_writes_nothing() -> None:
     bench = Bench()
     leaked: list[asyncio.Task[object]] = []
     ran: list[str] = []
+    over = asyncio.Event()
 
     @workflow
     async def body(ctx: Context) -> str:
         async def later() -> object:
-            await asyncio.sleep(0.01)
+            await over.wait()
             return await ctx.step("late", ran.append, "late")
 
         leaked.append(asyncio.create_task(later()))
@@ -419,6 +420,7 @@ def test_a_leaked_call_of_a_body_that_has_returned_writes_nothing() -> None:
     async def main() -> RunOutcome:
         async with Engine(bench.stores, [body], clock=bench.clock) as engine:
             outcome = await engine.run(body, run_id="r")
+            over.set()
             await asyncio.wait(leaked)
             assert type(leaked[0].exception()).__name__ == "SegmentEnded"
             return outcome

@@ -97,7 +97,7 @@ while interrupts < wanted:
         elif kind == 1:
             store.append("main", record(seq), lease=lease)
         else:
-            store.load("neighbour-0")
+            store.load_after("neighbour-0", -1, 500)  # all would be more with each moment
             store.list_run_ids(None, 10)
         armed = False
         if kind != 2:
