@@ -121,7 +121,7 @@ def test_only_held_and_busy_are_worth_a_retry() -> None:
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("held", "held by 'b' under epoch 4: wait, or take over"),
+        ("held", "held by 'b' under epoch 4: wait, or take it over with rulvar runs take-over q"),
         ("foreign-run", "is for run 'r'"),
         ("unknown", "was never granted by this store"),
         ("superseded", "was superseded ('b' holds it under epoch 4)"),
@@ -133,3 +133,22 @@ def test_a_refusal_says_what_happened(reason: RefusalReason, words: str) -> None
     error = LeaseHeldError(run_id="q", reason=reason, offered=LEASE, holder="b", epoch=4)
     assert words in str(error)
     assert "'q'" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("expires_at", "told"),
+    [
+        (0, "epoch 4, until 1970-01-01T00:00:00.000Z if it is not renewed: wait"),
+        (1_796_000_123_456, "epoch 4, until 2026-11-30T00:55:23.456Z if it is not renewed: wait"),
+        (None, "epoch 4: wait"),
+        (2**53 - 1, "epoch 4: wait"),  # the lease of a store that lets none run out
+    ],
+)
+def test_a_held_run_says_until_when_and_what_takes_it_over(
+    expires_at: int | None, told: str
+) -> None:
+    error = LeaseHeldError(
+        run_id="order 17", reason="held", holder="b", epoch=4, expires_at=expires_at
+    )
+    assert told in str(error)
+    assert str(error).endswith("with rulvar runs take-over 'order 17'")

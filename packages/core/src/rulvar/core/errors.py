@@ -33,6 +33,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from rulvar.core.wording import command_line, format_time
+
 if TYPE_CHECKING:
     from rulvar.core.records import Lease
 
@@ -152,7 +154,9 @@ class LeaseHeldError(StoreError):
         expires_at: int | None = None,
     ) -> None:
         if message is None:
-            message = _explain(run_id, reason, offered, holder, epoch)
+            message = _explain(
+                run_id, reason, offered, holder=holder, epoch=epoch, expires_at=expires_at
+            )
         super().__init__(message, run_id=run_id)
         self.reason: RefusalReason = reason
         self.offered = offered
@@ -166,14 +170,30 @@ class LeaseHeldError(StoreError):
         return self.reason == "held"
 
 
+_YEAR_10000_MS = 253_402_300_800_000
+"""The first moment that ISO 8601 with four digits cannot name."""
+
+
 def _explain(
-    run_id: str, reason: str, offered: Lease | None, holder: str | None, epoch: int | None
+    run_id: str,
+    reason: str,
+    offered: Lease | None,
+    *,
+    holder: str | None,
+    epoch: int | None,
+    expires_at: int | None,
 ) -> str:
     now = "nobody holds it now"
     if holder is not None:
         now = f"{holder!r} holds it under epoch {epoch}"
     if reason == "held":
-        return f"run {run_id!r} is held by {holder!r} under epoch {epoch}: wait, or take over"
+        until = ""
+        if expires_at is not None and 0 <= expires_at < _YEAR_10000_MS:
+            until = f", until {format_time(expires_at)} if it is not renewed"
+        return (
+            f"run {run_id!r} is held by {holder!r} under epoch {epoch}{until}: wait, or take it "
+            f"over with {command_line('runs take-over', run_id)}"
+        )
     what = f"the lease of {offered.owner!r}, epoch {offered.epoch}," if offered else "the lease"
     because = {
         "foreign-run": f"is for run {offered.run_id!r}" if offered else "is for another run",

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from rulvar.core.records import JsonMembers, RunMeta
+from rulvar.core.wording import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,12 +144,6 @@ def json_text(value: object) -> str:
 
 
 # --- times -----------------------------------------------------------------------------
-
-
-def format_time(unix_ms: int) -> str:
-    """Return Unix milliseconds as ISO 8601 UTC with milliseconds and a ``Z``."""
-    whole = datetime.fromtimestamp(unix_ms // 1000, tz=UTC)
-    return f"{whole:%Y-%m-%dT%H:%M:%S}.{unix_ms % 1000:03d}Z"
 
 
 def parse_time(text: str) -> int:

@@ -27,6 +27,7 @@ from rulvar.core.journal import (
 from rulvar.core.records import TERMINAL_STATUSES, RunMeta
 from rulvar.core.values import content_hash, normalize
 from rulvar.core.wire import format_time
+from rulvar.core.wording import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -235,7 +236,7 @@ def _check_body(parts: Parts, run_id: str, workflow: Workflow, start: Start) -> 
     message = (
         f"run {run_id!r} was begun by another text of workflow {workflow.name!r}: a body that "
         "takes another way cannot be replayed; see what changed with "
-        f"'rulvar runs source {run_id} --diff'"
+        f"{command_line('runs source', run_id, options='--diff')}"
     )
     if parts.on_changed_body == "refuse":
         message += "; restore it, or allow it with on_changed_body='warn'"
