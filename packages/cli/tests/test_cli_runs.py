@@ -37,6 +37,10 @@ async def approve(ctx):
     draft = await ctx.step("prepare", lambda: "draft")
     return [draft, await ctx.await_external("approval")]
 
+@workflow(name="ask twice")
+async def ask_twice(ctx):
+    await ctx.await_external("the first one")
+
 @workflow
 async def fragile(ctx):
     def mend():
@@ -136,6 +140,29 @@ def test_a_failed_run_is_status_1_until_its_steps_are_run_again(project: Path) -
 
 
 @pytest.mark.usefixtures("project")
+def test_a_run_is_said_to_have_begun_when_it_has() -> None:
+    begun = "run c1: begun\n"
+    assert rulvar("run", "count", "--args", '{"n": 1}', "--run-id", "c1").stderr.startswith(begun)
+    refused = rulvar("run", "count", "--args", '{"n": 2}', "--run-id", "c1", status=2)
+    assert "begun" not in refused.stderr
+    over = rulvar("run", "count", "--args", '{"n": 1}', "--run-id", "c1")
+    assert "begun" not in over.stderr
+    with open_stores("sqlite:///runs.db") as stores:
+        assert_fenced_writes(stores).journal.acquire("c1", "elsewhere")
+        held = rulvar("run", "count", "--args", '{"n": 1}', "--run-id", "c1", status=3)
+    assert "begun" not in held.stderr
+    assert held.stderr.rstrip().endswith("take it over with rulvar runs take-over c1")
+
+
+@pytest.mark.usefixtures("project")
+def test_commands_that_are_told_quote_what_a_shell_would_read() -> None:
+    result = rulvar("run", "ask twice", "--run-id", "order 17", status=6)
+    assert ": rulvar resolve 'order 17' 'the first one' JSON\n" in result.stderr
+    rulvar("run", "approve", "--run-id", "order 18", status=6)
+    assert "--after 'order 17'\n" in rulvar("runs", "ls", "--limit", "1").stderr
+
+
+@pytest.mark.usefixtures("project")
 def test_a_suspended_run_is_status_6_and_goes_on_after_a_word() -> None:
     result = rulvar("run", "approve", "--run-id", "a1", status=6)
     assert "rulvar resolve a1 approval JSON" in result.stderr
@@ -186,7 +213,7 @@ def test_a_worker_finishes_what_waits_and_says_so(project: Path) -> None:
     rulvar("run", "fragile", "--run-id", "f1", status=1)
     rulvar("resolve", "a1", "approval", "1")
     text = rulvar("worker", "--until-idle").stdout
-    assert "ready for count, approve, fragile" in text
+    assert "ready for count, approve, ask twice, fragile" in text
     assert "run a1: settled (ok, epoch " in text
     assert "ended: 1 ok, 0 superseded, 0 set aside" in text
     (project / "mended").touch()

@@ -486,3 +486,27 @@ def test_an_observer_that_would_never_run_is_refused(bench: Bench) -> None:
 
     with pytest.raises(ConfigError, match="observer is an async function"):
         Engine(bench.pair, observer=never)  # type: ignore[arg-type]
+
+
+def test_whoever_waits_for_the_beginning_goes_on_before_the_body_does(bench: Bench) -> None:
+    order: list[str] = []
+
+    @workflow
+    async def prompt(_ctx: Context) -> None:
+        order.append("body")
+
+    async def main() -> None:
+        async with Engine(bench.pair, [prompt], clock=bench.clock) as engine:
+            handle = engine.start(prompt, run_id="r")
+            assert await handle.began() is True
+            order.append("told")
+            await handle.result()
+            # It is over already: nothing begins, and nobody waits for ever.
+            assert await engine.start(prompt, run_id="r").began() is False
+            bench.store.acquire("r", "somebody else")
+            refused = engine.start_resume("r")
+            assert await refused.began() is False
+            await refused.wait()
+
+    asyncio.run(main())
+    assert order == ["told", "body"]

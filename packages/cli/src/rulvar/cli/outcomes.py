@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rulvar.cli.exits import status_of_run
+from rulvar.core.wording import command_line
 
 if TYPE_CHECKING:
     from rulvar.cli.exits import ExitStatus
@@ -47,7 +48,7 @@ def _account(outcome: RunOutcome) -> list[str]:
     if outcome.status == "running":
         return [
             f"run {run_id}: let go before its end {facts}",
-            f"  to go on: rulvar resume {run_id}",
+            f"  to go on: {command_line('resume', run_id)}",
         ]
     if outcome.status == "suspended":
         return [f"run {run_id}: suspended {facts}", *_waits(outcome)]
@@ -63,7 +64,7 @@ def _waits(outcome: RunOutcome) -> list[str]:
     for each in outcome.waiting_for:
         until = "" if each.deadline_at is None else f" until {each.deadline_at}"
         if each.kind == "external":
-            answer = f"rulvar resolve {outcome.run_id} {each.key} JSON"
+            answer = command_line("resolve", outcome.run_id, each.key, "JSON")
             lines.append(f"  waits for {each.key}{until}: {answer}")
         else:
             lines.append(f"  sleeps{until}: a worker wakes it")

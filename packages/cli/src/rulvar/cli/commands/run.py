@@ -174,9 +174,10 @@ async def _perform(
                 output.note(f"{number.name}: letting run {handle.run_id} go")
                 handle.let_go()
 
-            if tells_id:  # the only trace of a fresh one, should this process be killed
-                output.note(f"run {handle.run_id}: begun")
             with clean_end(asyncio.get_running_loop(), stop):
+                # Before the body's first line: a process that is killed has left the id.
+                if tells_id and await handle.began():
+                    output.note(f"run {handle.run_id}: begun")
                 return await handle.result()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -115,7 +116,7 @@ def list_runs(
     }
     output.show(document, lambda: _table(page, holders))
     if more is not None and not output.json:
-        output.note(f"there are more: --after {more}")
+        output.note(f"there are more: --after {shlex.quote(more)}")
 
 
 def _holder(stores: Stores, run_id: str) -> LeaseInfo | None:

@@ -64,6 +64,17 @@ class RunHandle:
         """Whether the segment is over and its lease given back."""
         return self._over.done()
 
+    async def began(self) -> bool:
+        """Wait until the segment has begun; False when it ended without: refused, or no need to.
+
+        Whoever waits on the run's own loop goes on before the body's first line does.
+        """
+        await on_loop(self._loop, self._wait_began())
+        return self._segment is not None
+
+    async def _wait_began(self) -> None:
+        await self._began.wait()
+
     async def result(self) -> RunOutcome:
         """Wait for the segment's end, on any loop; cancelling the wait leaves the run alone.
 
@@ -94,6 +105,7 @@ class RunHandle:
         over.exception()  # seen: result() tells whoever asks
 
     def _ended(self, task: asyncio.Task[RunOutcome], on_end: Callable[[RunHandle], None]) -> None:
+        self._began.set()  # or it never will: nobody is to wait for it any more
         on_end(self)
         if task.cancelled():
             self._over.set_exception(asyncio.CancelledError())
@@ -156,9 +168,7 @@ class RunHandle:
         return await on_loop(self._loop, self._resolve_live(key, value))
 
     async def _resolve_live(self, key: str, value: object) -> bool:
-        began = self._loop.create_task(self._began.wait())
-        await asyncio.wait({began, self._task}, return_when=asyncio.FIRST_COMPLETED)
-        began.cancel()
+        await self._began.wait()
         if self._segment is not None and self._segment.ending is None:
             try:
                 await self._segment.resolve(key, value)
