@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from click.testing import Result
 
 FLOWS = """
+import json
 from rulvar.core import workflow
 
 def deep():
@@ -28,6 +29,15 @@ async def in_a_step(ctx):
 
 @workflow
 async def in_the_body(ctx):
+    deep()
+
+@workflow
+async def in_a_library(ctx):
+    json.loads("{")
+
+@workflow
+async def after_a_word(ctx):
+    await ctx.await_external("go")
     deep()
 """
 
@@ -57,3 +67,42 @@ def test_the_lines_of_the_body_are_shown_under_debug_and_only_there(workflow: st
     assert "in deep" in debug.stderr
     assert "ValueError: the reason" in debug.stderr
     assert logging.getLogger("rulvar").handlers == []
+
+
+def line_of(text: str) -> int:
+    return FLOWS.splitlines().index(text) + 1
+
+
+@pytest.mark.parametrize(
+    ("workflow", "line", "what"),
+    [
+        ("in_a_step", '    raise ValueError("the reason")', "the failed steps"),
+        ("in_the_body", '    raise ValueError("the reason")', "the body"),
+        ("in_a_library", '    json.loads("{")', "the body"),
+    ],
+)
+def test_a_failed_run_says_where_and_what_runs_again(
+    tmp_path: Path, workflow: str, line: str, what: str
+) -> None:
+    told = run(workflow, "--run-id", "a run").stderr
+    assert f"  raised at {tmp_path / 'cli_debug_flows.py'}:{line_of(line)}\n" in told
+    again = f"to run {what} again, over what the journal has, and see the traceback: "
+    again += "rulvar resume 'a run' --retry-failed --debug\n"
+    assert f"  {again}" in told
+    assert told.count("to run ") == 1
+    shown = CliRunner().invoke(main, ["runs", "show", "a run"]).stdout
+    assert again in shown
+    # The recorded outcome has no line; the same hint stands.
+    result = CliRunner().invoke(main, ["resume", "a run"])
+    assert "raised at" not in result.stderr
+    assert again in result.stderr
+    debugged = CliRunner().invoke(main, ["resume", "a run", "--retry-failed", "--debug"])
+    assert "Traceback" in debugged.stderr
+
+
+def test_a_worker_says_where_too(tmp_path: Path) -> None:
+    began = CliRunner().invoke(main, ["run", "after_a_word", "--run-id", "w"])
+    assert began.exit_code == 6, began.output
+    CliRunner().invoke(main, ["resolve", "w", "go", "1"])
+    told = CliRunner().invoke(main, ["worker", "--until-idle"]).stdout
+    assert f"run w: settled (error, {tmp_path / 'cli_debug_flows.py'}:" in told

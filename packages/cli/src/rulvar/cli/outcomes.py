@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rulvar.cli.exits import status_of_run
+from rulvar.core.errors import StepFailedError
 from rulvar.core.wording import command_line
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from rulvar.cli.render import Output
     from rulvar.core import RunOutcome
 
-__all__ = ["outcome_document", "report_outcome"]
+__all__ = ["again", "outcome_document", "report_outcome"]
 
 
 def outcome_document(outcome: RunOutcome) -> dict[str, object]:
@@ -22,23 +23,24 @@ def outcome_document(outcome: RunOutcome) -> dict[str, object]:
     return asdict(outcome)
 
 
-def report_outcome(outcome: RunOutcome, output: Output) -> ExitStatus:
+def report_outcome(outcome: RunOutcome, output: Output, *, raised_at: str) -> ExitStatus:
     """Print the outcome and return the exit status for it.
 
     For people the run's result goes to standard output, as JSON, and what happened to
-    standard error, so that the result can be piped.
+    standard error, so that the result can be piped. ``raised_at`` is where the body raised,
+    empty where that is not known.
     """
     if output.json:
         output.document(outcome_document(outcome))
     else:
-        for line in _account(outcome):
+        for line in _account(outcome, raised_at):
             output.note(line)
         if outcome.status == "ok":
             output.print(json.dumps(outcome.value, ensure_ascii=False, indent=2))
     return status_of_run(outcome.status)
 
 
-def _account(outcome: RunOutcome) -> list[str]:
+def _account(outcome: RunOutcome, raised_at: str) -> list[str]:
     run_id = outcome.run_id
     steps = f"steps executed: {outcome.executed}, calls from the journal: {outcome.replayed}"
     epoch = "" if outcome.epoch is None else f", epoch {outcome.epoch}"
@@ -54,9 +56,18 @@ def _account(outcome: RunOutcome) -> list[str]:
         return [f"run {run_id}: suspended {facts}", *_waits(outcome)]
     why = f": {outcome.error.message}" if outcome.error is not None else ""
     lines = [f"run {run_id}: {outcome.status}{why} {facts}"]
-    if outcome.status == "error":
-        lines.append(f"  to run the failed steps again: rulvar resume {run_id} --retry-failed")
+    if raised_at:
+        lines.append(f"  raised at {raised_at}")
+    if outcome.error is not None:
+        lines.append(f"  {again(run_id, outcome.error.code)}")
     return lines
+
+
+def again(run_id: str, code: object) -> str:
+    """Return how a run that ended as ``error`` runs again, and what of it does."""
+    what = "the failed steps" if code == StepFailedError.code else "the body"
+    command = command_line("resume", run_id, options="--retry-failed --debug")
+    return f"to run {what} again, over what the journal has, and see the traceback: {command}"
 
 
 def _waits(outcome: RunOutcome) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from rulvar.cli.outcomes import again
 from rulvar.cli.render import ago, columns, plain, size, span, stacked
 from rulvar.core.wire import format_time, json_text, parse_time
 
@@ -101,6 +102,7 @@ def _head(inspection: Inspection, now_ms: int) -> str:
             ("arguments", _short(story.args) if story.args_provided else ""),
             ("result", _short(story.result) if story.status == "ok" else ""),
             ("error", str((story.error or {}).get("message", "")) if story.error else ""),
+            ("", again(inspection.run_id, story.error.get("code")) if story.error else ""),
             ("waits for", ", ".join(_waiting(call, now_ms) for call in story.waiting_for)),
         ]
     return "\n".join(f"{title:<10} {plain(text)}" for title, text in lines if text)

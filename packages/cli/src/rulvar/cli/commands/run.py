@@ -146,10 +146,10 @@ def _finish(
 ) -> None:
     stopped_by: list[signal.Signals] = []
     with opened_stores(store, existing=existing) as stores, output.engine_log():
-        outcome = asyncio.run(
+        outcome, raised_at = asyncio.run(
             _perform(output, stores, workflows, start, stopped_by, tells_id=not existing)
         )
-    status = report_outcome(outcome, output)
+    status = report_outcome(outcome, output, raised_at=raised_at)
     if stopped_by and outcome.status == "running":
         context.exit(128 + stopped_by[0])
     context.exit(status)
@@ -163,7 +163,8 @@ async def _perform(
     stopped_by: list[signal.Signals],
     *,
     tells_id: bool,
-) -> RunOutcome:
+) -> tuple[RunOutcome, str]:
+    """Return the outcome, and where the body raised, if it did so here."""
     with output.progress() as progress:
         watch = _Watch(progress)
         async with Engine(stores, workflows, observer=watch) as engine:
@@ -178,13 +179,15 @@ async def _perform(
                 # Before the body's first line: a process that is killed has left the id.
                 if tells_id and await handle.began():
                     output.note(f"run {handle.run_id}: begun")
-                return await handle.result()
+                outcome = await handle.result()
+        return outcome, watch.raised_at  # the engine is closed: the watch was told everything
 
 
 class _Watch:
-    """Turns the segment's events into the progress line."""
+    """Turns the segment's events into the progress line, and keeps where the body raised."""
 
     def __init__(self, progress: Progress) -> None:
+        self.raised_at = ""
         self._progress = progress
         self._done = 0
         self._replayed = 0
@@ -197,6 +200,8 @@ class _Watch:
             self._done += 1
         elif event.kind == "step.replayed":
             self._replayed += 1
+        elif event.kind == "run.settled":
+            self.raised_at = event.detail
         steps = f"steps done: {self._done}"
         replayed = f", from the journal: {self._replayed}" if self._replayed else ""
         present = f", now: {self._present}" if self._present else ""

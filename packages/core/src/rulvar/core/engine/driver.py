@@ -17,7 +17,7 @@ from rulvar.core.engine.boot import BeingCancelled, boot
 from rulvar.core.engine.context import Context
 from rulvar.core.engine.control import SegmentEnded
 from rulvar.core.engine.control_calls import cancel, cancel_children
-from rulvar.core.engine.outcome import RunOutcome, Suspension, failure_of
+from rulvar.core.engine.outcome import RunOutcome, Suspension, failure_of, raised_at
 from rulvar.core.engine.ownership import BorrowedRun, OwnedRun
 from rulvar.core.engine.scope import Scope
 from rulvar.core.engine.segment import CURRENT, Ending, Segment
@@ -93,9 +93,12 @@ async def drive(
 class _Result:
     """What the body came to, if it came to anything."""
 
-    def __init__(self, value: object = None, failure: Failure | None = None) -> None:
+    def __init__(
+        self, value: object = None, failure: Failure | None = None, place: str = ""
+    ) -> None:
         self.value = value
         self.failure = failure
+        self.place = place
 
 
 async def _run_body(segment: Segment, booted: Booted) -> _Result:
@@ -125,7 +128,8 @@ async def _run_body(segment: Segment, booted: Booted) -> _Result:
     if error is not None:
         # The journal keeps its text alone; whoever debugs a body wants the lines as well.
         _log.info("run %r: its body raised", segment.run_id, exc_info=error)
-        return _Result(failure=failure_of(error))
+        place = raised_at(error, booted.workflow.body)
+        return _Result(failure=failure_of(error), place=place)
     try:
         return _Result(value=normalize(task.result(), path="$.result"))
     except RulvarError as refused:
@@ -191,7 +195,7 @@ async def _settle(segment: Segment, booted: Booted, status: str, result: _Result
             "resume the run to settle it"
         )
         raise SettlementError(message, run_id=segment.run_id) from error
-    segment.tell("run.settled", name=status, epoch=segment.door.epoch)
+    segment.tell("run.settled", name=status, epoch=segment.door.epoch, detail=result.place)
     return _outcome(segment, status, result)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,9 +15,9 @@ from rulvar.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-__all__ = ["Failure", "RunOutcome", "Suspension", "describe_error", "failure_of"]
+__all__ = ["Failure", "RunOutcome", "Suspension", "describe_error", "failure_of", "raised_at"]
 
 _LONGEST_MESSAGE = 8_000
 
@@ -103,6 +105,25 @@ def failure_of(error: BaseException) -> Failure:
         )
     name, text = describe_error(error)
     return Failure(code=RunFailedError.code, message=f"{name}: {text}", error_type=name)
+
+
+def raised_at(error: BaseException, body: Callable[..., object]) -> str:
+    """Return the last line of the body's own file that an exception came by, ``FILE:LINE``.
+
+    Of a failed step it is the step's line, where that is in this file; else the body's.
+    Empty where the body's file is not known, or was not come by.
+    """
+    function = inspect.unwrap(body)
+    if not inspect.isfunction(function):
+        return ""
+    file = function.__code__.co_filename
+    step = error.__cause__ if isinstance(error, StepFailedError) else None
+    for each in (step, error):
+        frames = traceback.walk_tb(None if each is None else each.__traceback__)
+        lines = [line for frame, line in frames if frame.f_code.co_filename == file]
+        if lines:
+            return f"{file}:{lines[-1]}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
