@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -9,6 +11,9 @@ from rulvar.core.errors import ConfigError
 from rulvar.core.wire import InvalidJSONError, parse_value
 
 __all__ = ["read_value"]
+
+_OPENINGS = ("{", "[", '"', "'")
+_PYTHON_NAMES = {"True": "true", "False": "false", "None": "null"}
 
 
 def read_value(given: str, *, what: str) -> object:
@@ -27,11 +32,19 @@ def read_value(given: str, *, what: str) -> object:
         return parse_value(data)
     except InvalidJSONError as error:
         where = f" from {source}" if source else f" {given!r}"
-        message = (
-            f"{what}{where} is not one JSON value: {error}: quote it for the shell, as in "
-            '\'{"folder": "src"}\', or use @FILE'
-        )
+        remedy = "correct it; a string stands in double quotes" if source else _as_typed(given)
+        message = f"{what}{where} is not one JSON value: {error}: {remedy}"
         raise ConfigError(message) from error
+
+
+def _as_typed(given: str) -> str:
+    """Return how the shell gets the value that was probably meant."""
+    if given in _PYTHON_NAMES:
+        return f"in JSON it is {_PYTHON_NAMES[given]}"
+    if given.startswith(_OPENINGS) or not given.isprintable():
+        return 'quote it for the shell, as in \'{"folder": "src"}\', or use @FILE'
+    text = json.dumps(given, ensure_ascii=False)
+    return f"for the string, type {shlex.quote(text)}"
 
 
 def _read_file(name: str, what: str) -> bytes:
