@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.testing import CliRunner
 
 from rulvar.cli.main import main
+from rulvar.cli.others import KNOWN
 
 if TYPE_CHECKING:
     import pytest
@@ -61,3 +65,40 @@ def test_a_name_of_ours_cannot_be_taken(monkeypatch: pytest.MonkeyPatch) -> None
     loaded = install(monkeypatch, "runs.ls")
     assert "List runs" in CliRunner().invoke(main, ("runs", "ls", "--help")).output
     assert loaded == []
+
+
+def test_a_command_that_is_not_installed_names_its_distribution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install(monkeypatch)
+    for name, distribution in KNOWN.items():
+        result = CliRunner().invoke(main, (*name.split("."), "--help"))
+        assert result.exit_code == 2
+        told = f"No such command {name.rpartition('.')[2]!r}; {distribution} brings it"
+        assert f"{told}: pip install {distribution}" in result.stderr
+    misplaced = CliRunner().invoke(main, ("repair-file",)).stderr
+    assert "'repair-file' here: it is `rulvar runs repair-file`; rulvar-store-file" in misplaced
+    assert "pip install rulvar-store-file" in misplaced
+    misplaced = CliRunner().invoke(main, ("runs", "soak")).stderr
+    assert "'soak' here: it is `rulvar soak`; rulvar-conformance brings it" in misplaced
+    json_text = CliRunner().invoke(main, ("certify", "--json")).stdout
+    assert "pip install rulvar-conformance" in json.loads(json_text)["error"]["message"]
+    assert "No such command 'other'." in CliRunner().invoke(main, ("other",)).stderr
+
+
+def test_an_installed_one_is_only_put_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "runs.repair-file")
+    told = CliRunner().invoke(main, ("repair-file",)).stderr
+    assert "it is `rulvar runs repair-file`" in told
+    assert "pip install" not in told
+
+
+def test_the_known_commands_are_those_of_this_repositorys_distributions() -> None:
+    members = Path(__file__).resolve().parents[2]
+    found = {
+        name: project["name"]
+        for file in members.glob("*/pyproject.toml")
+        for project in [tomllib.loads(file.read_text(encoding="utf-8"))["project"]]
+        for name in project.get("entry-points", {}).get("rulvar.commands", ())
+    }
+    assert found == KNOWN

@@ -24,7 +24,12 @@ import click
 
 from rulvar.cli.exits import MEANINGS, ExitStatus, status_of_error
 from rulvar.cli.options import output_of, output_options
-from rulvar.cli.others import load_other, other_commands, summary_of_other
+from rulvar.cli.others import (
+    load_other,
+    other_commands,
+    refuse_uninstalled,
+    summary_of_other,
+)
 from rulvar.cli.render import Output, OutputLostError
 from rulvar.core.errors import RulvarError
 
@@ -183,6 +188,13 @@ class RootGroup(click.Group):
         if cmd_name in _other_names():
             return load_other(cmd_name)
         return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; one of ours that is not installed is named with its distribution."""
+        refuse_uninstalled(ctx, args[0])
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section; loads those of other distributions, never ours."""

@@ -9,8 +9,24 @@ from __future__ import annotations
 import click
 
 from rulvar.core.errors import PluginError
+from rulvar.core.wording import command_line
 
-__all__ = ["OpenGroup", "load_other", "other_commands", "summary_of_other"]
+__all__ = [
+    "KNOWN",
+    "OpenGroup",
+    "load_other",
+    "other_commands",
+    "refuse_uninstalled",
+    "summary_of_other",
+]
+
+KNOWN = {
+    "certify": "rulvar-conformance",
+    "kill-points": "rulvar-conformance",
+    "runs.repair-file": "rulvar-store-file",
+    "soak": "rulvar-conformance",
+}
+"""The distribution to install for a command of this repository's own."""
 
 # A listing wraps it; cut off in its middle it would say nothing.
 _WHOLE_SENTENCE = 400
@@ -48,6 +64,23 @@ def summary_of_other(name: str, group: str = "") -> str:
         return f"(broken: {error})"
 
 
+def refuse_uninstalled(context: click.Context, name: str, group: str = "") -> None:
+    """Name the distribution to install for a command that is known and not there.
+
+    Raises ``click.UsageError``; the place of a command in another group is told as well.
+    """
+    for known, distribution in KNOWN.items():
+        where, _, last = known.rpartition(".")
+        if context.resilient_parsing or last != name:
+            continue
+        if where == group and name in other_commands(group):
+            continue
+        here = "" if where == group else f" here: it is `{command_line(f'{where} {last}'.strip())}`"
+        install = "" if last in other_commands(where) else f": pip install {distribution}"
+        message = f"No such command {name!r}{here}; {distribution} brings it{install}"
+        raise click.UsageError(message, context)
+
+
 class OpenGroup(click.Group):
     """A group of ours that other distributions may add to; a name of ours cannot be taken."""
 
@@ -67,6 +100,13 @@ class OpenGroup(click.Group):
         if own is None and cmd_name in self._others():
             return load_other(cmd_name, self.name or "")
         return own
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; one of ours that is not installed is named with its distribution."""
+        refuse_uninstalled(ctx, args[0], self.name or "")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List our commands, and below them the others', the broken ones as broken."""
