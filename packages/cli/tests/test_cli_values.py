@@ -62,9 +62,9 @@ def test_what_no_shell_has_seen_gets_no_word_about_quoting(
     path.write_text("ann", encoding="utf-8")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"ann")))
     for given in ("-", f"@{path}"):
-        with pytest.raises(ConfigError, match="a string stands in double quotes$") as caught:
+        with pytest.raises(ConfigError, match=r"a string stands in double quotes$") as caught:
             read_value(given, what="--args")
-        assert "shell" not in str(caught.value)
+        assert "for the shell" not in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
