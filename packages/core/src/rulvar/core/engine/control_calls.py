@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rulvar.core.engine.boot import over, read_run
 from rulvar.core.engine.outcome import RunOutcome
 from rulvar.core.engine.ownership import OwnedRun
-from rulvar.core.engine.schemas import check_resolution
+from rulvar.core.engine.schemas import check_resolution, not_awaited
 from rulvar.core.engine.segment import child_is_live
 from rulvar.core.errors import (
     ConfigError,
@@ -154,12 +154,12 @@ def resolve(parts: Parts, door: Door, ownership: Ownership, *, key: str, value: 
     if state.outcome is not None:
         message = f"run {run_id!r} is {state.outcome.status}: it waits for nothing any more"
         raise InvalidResolutionError(message, run_id=run_id, key=key)
-    waiting = [e for e in open_suspensions(state.entries) if e.kind == "external" and e.key == key]
+    suspended = open_suspensions(state.entries)
+    waiting = [e for e in suspended if e.kind == "external" and e.key == key]
     if not waiting:
-        asked = any(e.kind == "external" and e.key == key for e in state.entries)
-        message = f"run {run_id!r} does not wait for {key!r}"
-        if asked:
-            message = f"run {run_id!r}: {key!r} is resolved already; the first answer counts"
+        if not any(e.kind == "external" and e.key == key for e in state.entries):
+            raise not_awaited(run_id, key, suspended)
+        message = f"run {run_id!r}: {key!r} is resolved already; the first answer counts"
         raise InvalidResolutionError(message, run_id=run_id, key=key)
     opening = waiting[0]
     check_resolution(opening, value, run_id=run_id)

@@ -8,22 +8,26 @@ to the specification's own. ``format`` is an annotation, as the specification ha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, cast
 
 from rulvar.core.errors import ConfigError, InvalidResolutionError
 from rulvar.core.values import normalize
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from jsonschema import Draft202012Validator
     from referencing import Registry, Resource
     from referencing.jsonschema import Schema
 
     from rulvar.core.journal import JournalEntry
 
-__all__ = ["check_default", "check_resolution", "check_schema"]
+__all__ = ["check_default", "check_resolution", "check_schema", "not_awaited"]
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _LONGEST_REASON = 500
+_MOST_KEYS = 5
 
 
 def check_schema(schema: object) -> object:
@@ -70,6 +74,22 @@ def check_resolution(opening: JournalEntry, value: object, *, run_id: str) -> No
             f"run {run_id!r}: the value for {key!r} does not fit its schema at {path}: {reason}"
         )
         raise InvalidResolutionError(message, run_id=run_id, key=key, path=path)
+
+
+def not_awaited(run_id: str, key: str, waiting: Iterable[JournalEntry]) -> InvalidResolutionError:
+    """Return the error for a key that a run does not wait for; it names those that it does."""
+    keys = list(dict.fromkeys(each.key for each in waiting if each.kind == "external"))
+    near = get_close_matches(key, keys, n=1)
+    shown = ", ".join(map(repr, keys[:_MOST_KEYS]))
+    if len(keys) > _MOST_KEYS:
+        shown += f" and {len(keys) - _MOST_KEYS} more"
+    message = (
+        f"run {run_id!r} does not wait for {key!r}, but for "
+        f"{shown or 'nothing that could be resolved'}"
+    )
+    if near and len(keys) > 1:
+        message += f": did you mean {near[0]!r}?"
+    return InvalidResolutionError(message, run_id=run_id, key=key)
 
 
 def check_default(schema: object, default: object) -> None:

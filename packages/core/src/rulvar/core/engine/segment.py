@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rulvar.core.engine.control import SegmentEnded
 from rulvar.core.engine.outcome import Failure
-from rulvar.core.engine.schemas import check_resolution
+from rulvar.core.engine.schemas import check_resolution, not_awaited
 from rulvar.core.errors import (
     InvalidResolutionError,
     LeaseHeldError,
@@ -423,8 +423,7 @@ class Segment:
         else:
             if self.replay.has_asked(key):
                 raise self._resolved_already(key)
-            message = f"run {self.run_id!r} does not wait for {key!r}"
-            raise InvalidResolutionError(message, run_id=self.run_id, key=key)
+            raise not_awaited(self.run_id, key, self.replay.waiting())
         fitting = normalize(value)
         check_resolution(opening, fitting, run_id=self.run_id)
         draft = JournalEntry(
