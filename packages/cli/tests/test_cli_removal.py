@@ -79,6 +79,9 @@ def test_rm_asks_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch)
     begin("a")
     assert "give --yes" in rulvar("runs", "rm", "a", status=2).stderr
     assert left() == ["a"]
+    unknown = rulvar("runs", "rm", "nope", status=2).stderr
+    assert "there is no run 'nope'" in unknown
+    assert "for ever" not in unknown
     asked: list[str] = []
     monkeypatch.setattr(several, "_is_terminal", lambda: True)
 
@@ -86,7 +89,7 @@ def test_rm_asks_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch)
         asked.append(question)
 
     monkeypatch.setattr("click.confirm", answer)
-    rulvar("runs", "rm", "a")
+    rulvar("runs", "rm", "nope", "a", status=2)
     assert asked == ["Delete a for ever?"]
     assert left() == []
 

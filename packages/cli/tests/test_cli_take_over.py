@@ -135,9 +135,38 @@ def test_it_asks_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch)
             store.renew(lease)
 
 
+def test_it_looks_before_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    with SqliteStore("runs.db") as store:
+        store.append("free", JournalRecord(seq=1, payload=b'{"seq":1}'))
+        assert "nobody holds it" in rulvar("runs", "take-over", "free").stdout
+        unknown = rulvar("runs", "take-over", "nope", status=2).stderr
+        assert "there is no run 'nope'" in unknown
+        assert "live holder" not in unknown
+        store.acquire("held", "holder")
+        told = rulvar("runs", "take-over", "free", "held", status=2).stderr
+        assert "taking held from holder ends the work of a live holder" in told
+        asked: list[str] = []
+
+        def granted_meanwhile(question: str, **_options: object) -> None:
+            asked.append(question)
+            store.seize("held", "a newer one")
+
+        monkeypatch.setattr("click.confirm", granted_meanwhile)
+        monkeypatch.setattr(several, "_is_terminal", lambda: True)
+        refused = rulvar("runs", "take-over", "free", "held", status=3)
+        assert asked == ["Take held from holder?"]
+        # It was agreed to end another tenure than this one.
+        assert "is held by 'a newer one' under epoch 2" in refused.stderr
+        left = store.get_lease("held")
+        assert left is not None
+        assert (left.owner, left.live) == ("a newer one", True)
+
+
 def test_a_store_without_leases_says_so(project: Path) -> None:
     folder = f"file:///{project}/runs"
     with open_stores(folder) as stores:
         stores.journal.append("a", JournalRecord(seq=1, payload=b'{"seq":1}'))
     result = rulvar("runs", "take-over", "a", "--yes", "--store", folder, status=2)
+    assert "has no lease that an operator could end" in result.stderr
+    result = rulvar("runs", "take-over", "a", "--store", folder, status=2)
     assert "has no lease that an operator could end" in result.stderr

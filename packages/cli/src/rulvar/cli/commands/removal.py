@@ -54,17 +54,25 @@ def remove(
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     for run_id in run_ids:
         check_run_id(run_id)
-    if not yes:
-        named = ", ".join(plain(run_id) for run_id in run_ids)
-        confirm(f"Delete {named} for ever?", why="this deletes runs for ever")
+    wanted = run_ids if yes else _ask(run_ids, store)
 
     async def delete(engine: Engine, stores: Stores, run_id: str) -> Document:
-        if not is_there(stores, run_id):
+        if run_id not in wanted or not is_there(stores, run_id):
             raise no_such_run(run_id)
         await engine.delete_run(run_id)
         return {"deleted": True}
 
     context.exit(each_run(output, run_ids, store, delete, lambda _done: ["deleted"]))
+
+
+def _ask(run_ids: tuple[str, ...], store: str | None) -> tuple[str, ...]:
+    """Ask about the runs that are there, and return them; nobody is asked about none."""
+    with opened_stores(store, read_only=True) as stores:
+        there = tuple(run_id for run_id in run_ids if is_there(stores, run_id))
+    if there:
+        named = ", ".join(plain(run_id) for run_id in there)
+        confirm(f"Delete {named} for ever?", why=f"this deletes {named} for ever")
+    return there
 
 
 @click.command("prune")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
+from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import output_options, pass_output, store_option
 from rulvar.cli.render import plain
 from rulvar.cli.several import confirm, each_run, is_there, no_such_run
@@ -15,6 +17,8 @@ from rulvar.core.checks import check_run_id
 from rulvar.core.errors import ConfigError, LeaseHeldError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rulvar.cli.render import Output
     from rulvar.cli.several import Document
     from rulvar.core import Engine
@@ -55,22 +59,52 @@ def take_over(
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     for run_id in run_ids:
         check_run_id(run_id)
-    if not yes:
-        named = ", ".join(plain(run_id) for run_id in run_ids)
-        confirm(f"Take {named} from whoever holds it?", why="this ends the work of a live holder")
-    context.exit(each_run(output, run_ids, store, _take, _tell))
+    agreed = None if yes else _ask(run_ids, store)
+    context.exit(each_run(output, run_ids, store, partial(_take, agreed=agreed), _tell))
 
 
-async def _take(_engine: Engine, stores: Stores, run_id: str) -> Document:
+def _ask(run_ids: tuple[str, ...], store: str | None) -> dict[str, int]:
+    """Ask about the runs that somebody holds; return the epochs that may be ended.
+
+    Nobody is asked where nothing would be ended.
+    """
+    with opened_stores(store, read_only=True) as stores:
+        journal: object = stores.journal
+        if not (has_lease_admin(journal) and has_leases(journal)):
+            raise _no_leases()
+        found = [journal.get_lease(run_id) for run_id in run_ids]
+    holders = [each for each in found if each is not None and each.live]
+    if holders:
+        named = ", ".join(f"{plain(each.run_id)} from {plain(each.owner)}" for each in holders)
+        confirm(f"Take {named}?", why=f"taking {named} ends the work of a live holder")
+    return {each.run_id: each.epoch for each in holders}
+
+
+def _no_leases() -> ConfigError:
+    message = "this store has no lease that an operator could end: a holder is left alone"
+    return ConfigError(message)
+
+
+async def _take(
+    _engine: Engine, stores: Stores, run_id: str, *, agreed: Mapping[str, int] | None = None
+) -> Document:
+    """Take a run from its holder; with ``agreed``, only from the epoch that was asked about."""
     journal: object = stores.journal
     if not (has_lease_admin(journal) and has_leases(journal)):
-        message = "this store has no lease that an operator could end: a holder is left alone"
-        raise ConfigError(message)
+        raise _no_leases()
     holder = journal.get_lease(run_id)
     if holder is None and not is_there(stores, run_id):
         raise no_such_run(run_id)
     if holder is None or not holder.live:
         return {"taken": False, "holder": None, "epoch": None}
+    if agreed is not None and agreed.get(run_id) != holder.epoch:
+        raise LeaseHeldError(
+            run_id=run_id,
+            reason="held",
+            holder=holder.owner,
+            epoch=holder.epoch,
+            expires_at=holder.expires_at,
+        )
     lease = journal.seize(run_id, _OPERATOR)
     # Whoever was granted the run between the look and the seizure is fenced just the same.
     with contextlib.suppress(LeaseHeldError):  # lost to a second operator, who frees it as well
