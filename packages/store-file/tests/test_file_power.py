@@ -287,6 +287,62 @@ def test_what_a_process_read_behind_a_dead_one_stays_when_the_power_goes(tmp_pat
     assert at > 50
 
 
+class Troubled(Medium):
+    """Syncs no folder of blobs of a run, or has no room."""
+
+    dies = False
+    full = False
+    folders: list[str]
+
+    def sync_folder(self, path: str, /) -> None:
+        if self.dies and Path(path).parent.name == "blobs":
+            raise Died
+        super().sync_folder(path)
+        self.folders.append(path)
+
+    def write(self, descriptor: int, data: memoryview, /) -> int:
+        if self.full:
+            raise OSError(28, "injected")
+        return super().write(descriptor, data)
+
+
+def test_what_is_read_after_a_put_that_failed_stays_when_the_power_goes(tmp_path: Path) -> None:
+    medium = Troubled(tmp_path / "real")
+    medium.folders = []
+    store = FileJournalStore(medium.root, filesystem=medium)
+    medium.dies = True
+    with pytest.raises(Died):
+        store.transcripts().put("a/x", b"moved there")
+    medium.dies = False
+    del store
+    gc.collect()  # the dead one's lock goes with it
+    with FileJournalStore(medium.root, filesystem=medium) as store:
+        medium.full = True
+        with pytest.raises(StoreError):
+            store.transcripts().put("a/y", b"no room")
+        seen = store.transcripts().get("a/x")
+        medium._took_a_step()
+        _, names, pending = medium.images[-1]
+    image = tmp_path / "image"
+    image.mkdir()
+    build(image, names, pending, "synced")
+    with FileJournalStore(image / "real", filesystem=FaultyFileSystem()) as store:
+        assert (seen, store.transcripts().get("a/x")) == (b"moved there", b"moved there")
+
+
+def test_a_first_look_at_the_blobs_of_a_run_costs_one_sync(tmp_path: Path) -> None:
+    medium = Troubled(tmp_path / "real")
+    medium.folders = []
+    with FileJournalStore(medium.root, filesystem=medium) as store:
+        for run_id in "abc":
+            store.transcripts().put(f"{run_id}/x", b"")
+    with FileJournalStore(medium.root, filesystem=medium) as store:
+        medium.folders.clear()
+        for run_id in "abcabc":
+            assert store.transcripts().list_refs(run_id) == [f"{run_id}/x"]
+        assert medium.folders == [str(medium.root / "blobs" / run_id) for run_id in "abc"]
+
+
 class LateTrouble(Medium):
     """A sync that reports trouble though everything reached the medium."""
 

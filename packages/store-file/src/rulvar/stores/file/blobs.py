@@ -25,6 +25,9 @@ class Blobs:
         self._home = home
         self._durable: set[str] = set()
         """The runs whose folder is known to be on the medium, with the names in it."""
+        self._made: set[str] = set()
+        """The runs whose folder was made here, and may not be on the medium: opening the store
+        has synced every other's name."""
 
     def put(self, ref: str, blob: bytes) -> None:
         """Replace a blob."""
@@ -34,11 +37,11 @@ class Blobs:
         home.register(ref[len(run_id) + 1 :])
         if not self._has_folder(run_id):
             self._durable.discard(run_id)
+            self._made.add(run_id)
             home.files.make_folder(home.layout.blob_folder(run_id))
-        if run_id not in self._durable:
-            home.sync_folder(home.layout.blobs)
-            self._durable.add(run_id)
+        self._sync_made(run_id)
         home.replace(run_id, home.layout.blob(ref), blob)
+        self._durable.add(run_id)
 
     def get(self, ref: str) -> bytes | None:
         """Return a blob or None."""
@@ -92,9 +95,14 @@ class Blobs:
         if not home.read_only and run_id not in self._durable:
             # Another process may have moved one there, and died before it synced the folder.
             home.sync_folder(home.layout.blob_folder(run_id))
-            home.sync_folder(home.layout.blobs)
+            self._sync_made(run_id)
             self._durable.add(run_id)
         return True
+
+    def _sync_made(self, run_id: str) -> None:
+        if run_id in self._made:
+            self._home.sync_folder(self._home.layout.blobs)
+            self._made.discard(run_id)
 
     def _has_folder(self, run_id: str) -> bool:
         """Whether the run has a folder of blobs; a link in its place leads out of the store."""
