@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -281,3 +282,23 @@ def test_nothing_of_a_longer_name_is_left_behind_the_holder_s(tmp_path: Path) ->
     (root / "writer.json").write_bytes(b"x" * 500)
     FileStores(root).close()
     assert (root / "writer.json").stat().st_size == size
+
+
+class Unreadable(FaultyFileSystem):
+    """A root in a folder that this user may pass through and not read."""
+
+    def __init__(self, parent: Path) -> None:
+        super().__init__()
+        self.parent = str(parent)
+
+    def sync_folder(self, path: str, /) -> None:
+        if path == self.parent:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        super().sync_folder(path)
+
+
+def test_a_root_that_was_made_where_this_user_may_not_read_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    with FileJournalStore(tmp_path / "store", filesystem=Unreadable(tmp_path)) as store:
+        store.append("run", JournalRecord(seq=0, payload=b'{"seq":0}'))
+        assert store.list_run_ids(None, 9) == ["run"]

@@ -103,8 +103,10 @@ def prepare(files: FileSystem, layout: Layout, lock: WriterLock) -> None:
     if data is not None:
         _check_marker(layout, data)
     else:
-        # Whoever made the root may have died before its name was on the medium.
-        files.sync_folder(os.path.dirname(layout.root))  # noqa: PTH120
+        # Whoever made the root may have died before its name was on the medium. A folder that
+        # this user may not read is an administrator's, who has made the root there for it.
+        with suppress(PermissionError):
+            files.sync_folder(os.path.dirname(layout.root))  # noqa: PTH120
     for folder in layout.folders:
         if not exists(files, folder):
             files.make_folder(folder)
