@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rulvar.core import wire
 from rulvar.core.checks import (
     MAX_META_BYTES,
     MAX_PAYLOAD_BYTES,
@@ -41,6 +42,8 @@ REFUSED_PAYLOADS: list[tuple[str, int, bytes]] = [
     ("NUL before", 0, b'\x00{"seq":0}'),
     ("raw control character in a string", 0, b'{"seq":0,"v":"\x01"}'),
     ("other white space", 0, b'\x0b{"seq":0}'),
+    ("other white space behind", 0, b'{"seq":0}\x0b'),
+    ("other white space behind, not ASCII", 0, '{"seq":0}\u00a0'.encode()),
     ("no-break space", 0, b'\xc2\xa0{"seq":0}'),
     ("two objects", 0, b'{"seq":0}{"seq":0}'),
     ("nothing", 0, b""),
@@ -398,3 +401,11 @@ def test_hashes_are_over_the_canonical_form() -> None:
     assert content_hash({"b": 1.0, "a": "é"}) == content_hash({"a": "\u00e9", "b": 1})
     assert content_hash([1, 2]) != content_hash([2, 1])
     assert content_hash({}).startswith("sha256:44136fa355b3678a")
+
+
+@pytest.mark.parametrize("behind", ["", "\n", " \t\r\n"])
+def test_a_text_is_read_once_with_white_space_behind_it_too(behind: str) -> None:
+    read: list[object] = []
+    decoder = json.JSONDecoder(object_pairs_hook=read.append)
+    wire._decode('{"seq":0}' + behind, decoder)
+    assert read == [[("seq", 0)]]

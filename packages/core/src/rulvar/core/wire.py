@@ -98,6 +98,10 @@ def _text(data: bytes | str) -> str:
         raise InvalidJSONError(message) from error
 
 
+_WHITE = " \t\n\r"
+"""JSON's white space, which is less than Python's."""
+
+
 def _decode(data: bytes | str, decoder: json.JSONDecoder) -> object:
     text = _text(data)
     if text.startswith("\ufeff"):
@@ -107,9 +111,9 @@ def _decode(data: bytes | str, decoder: json.JSONDecoder) -> object:
     if text.count("[") + text.count("{") > MAX_DEPTH:
         _check_depth(text)
     try:
-        if text[:1] == "{":  # as nearly every payload: no need to look for white space
+        if text[:1] == "{":  # as nearly every payload: no need to look for white space before it
             value, end = decoder.raw_decode(text)
-            if end == len(text):
+            if end == len(text) or not text[end:].strip(_WHITE):
                 return cast("object", value)
         return cast("object", decoder.decode(text))
     except InvalidJSONError:
