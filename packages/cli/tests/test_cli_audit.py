@@ -90,7 +90,7 @@ def strand(run_id: str) -> None:
 @pytest.mark.usefixtures("project")
 def test_a_sound_catalogue_is_status_0() -> None:
     rulvar("run", "greet", "--run-id", "g1")
-    assert rulvar("runs", "audit").stdout == "1 runs: 1 consistent\n"
+    assert rulvar("runs", "audit").stdout == "1 run: 1 consistent\n"
     assert verdicts() == {"consistent": 1}
 
 
@@ -194,7 +194,7 @@ def test_blobs_are_listed_and_a_lost_one_is_status_1() -> None:
         stores.transcripts.delete("g1/source")
     text = rulvar("runs", "audit", status=1).stdout
     assert re.search(r"g1/source +missing +source", text)
-    assert "1 runs: 1 consistent" in text
+    assert "1 run: 1 consistent" in text
     rulvar("runs", "source", "g1", status=2)
 
 

@@ -201,7 +201,7 @@ def test_the_command_prints_the_table_and_answers_0() -> None:
     head, row, _, sums, verdict = done.stdout.splitlines()
     assert head.split() == ["workload", "calls", "deaths", "recovered", "seconds"]
     assert row.split()[:4] == ["delete", "3", "1", "1"]
-    assert "some kill points, not of every workload; 1 deaths, 1 recovered, 1 runs" in sums
+    assert "some kill points, not of every workload; 1 death, 1 recovered, 1 run" in sums
     assert verdict == "ok"
 
 

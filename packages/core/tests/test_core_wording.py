@@ -26,3 +26,4 @@ def test_a_plain_id_stands_as_it_is() -> None:
 
 def test_one_has_no_plural() -> None:
     assert [counted(n, "run") for n in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+    assert [counted(n, "entry", "entries") for n in (1, 2)] == ["1 entry", "2 entries"]

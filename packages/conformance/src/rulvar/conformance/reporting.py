@@ -6,6 +6,8 @@ import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from rulvar.core.wording import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -56,7 +58,9 @@ def verdict(certificate: Certificate) -> str:
     if not certificate.ok:
         return f"NOT PASSED: nothing of what was asked for{aside}"
     number = certificate.count("passed")
-    return f"passed what was asked for ({number} clauses){aside}; no certificate of {claim}"
+    return (
+        f"passed what was asked for ({counted(number, 'clause')}){aside}; no certificate of {claim}"
+    )
 
 
 def report(certificate: Certificate) -> str:
@@ -91,7 +95,7 @@ def _summary(certificate: Certificate) -> Iterator[str]:
         yield from _outcome(certificate, outcome)
     timed = sum(result.timed and result.ran for result in certificate.results)
     if timed:
-        yield from _entry("timed", f"{timed} clauses waited for the machine's clock")
+        yield from _entry("timed", f"{counted(timed, 'clause')} waited for the machine's clock")
     yield from _durability(certificate)
     versions = ", ".join(f"{name} {found}" for name, found in certificate.versions.items())
     yield from _entry(

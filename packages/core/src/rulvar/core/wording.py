@@ -22,9 +22,9 @@ def command_line(command: str, *arguments: str, options: str = "") -> str:
     return " ".join(word for word in words if word)
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, ``1 run`` or ``2 runs``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, ``1 run`` or ``2 runs``; ``plural`` is for odd ones."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
 
 
 def format_time(unix_ms: int) -> str:

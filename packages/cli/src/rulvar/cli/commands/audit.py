@@ -15,6 +15,7 @@ from rulvar.cli.options import output_options, pass_output, store_option
 from rulvar.cli.render import columns, plain, size, span, stacked
 from rulvar.core.errors import ConfigError
 from rulvar.core.records import RUN_STATUSES
+from rulvar.core.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -239,7 +240,7 @@ def _findings_text(tally: _Tally) -> RenderableType:
 
 def _summary(tally: _Tally) -> str:
     shown = ", ".join(f"{tally.verdicts[v]} {v}" for v in _ORDER if tally.verdicts[v])
-    return f"{tally.verdicts.total()} runs: {shown}" if shown else "no runs"
+    return f"{counted(tally.verdicts.total(), 'run')}: {shown}" if shown else "no runs"
 
 
 def _why(found: RunAudit) -> str:

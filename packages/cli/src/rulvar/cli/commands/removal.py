@@ -15,6 +15,7 @@ from rulvar.cli.render import plain
 from rulvar.cli.several import confirm, each_run, is_there, no_such_run
 from rulvar.core import Engine
 from rulvar.core.checks import check_run_id
+from rulvar.core.wording import counted
 
 if TYPE_CHECKING:
     from rulvar.cli.render import Output
@@ -168,5 +169,5 @@ def retain(
 def _retained(report: RetentionReport) -> str:
     verb = "would delete" if report.dry_run else "deleted"
     lines = [f"{verb} {plain(run_id)}" for run_id in report.deleted]
-    total = f"{verb} {len(report.deleted)} of {report.matched} matching runs"
+    total = f"{verb} {len(report.deleted)} of {counted(report.matched, 'matching run')}"
     return "\n".join([*lines, total])

@@ -10,6 +10,7 @@ import click
 from rulvar.conformance.subject import UrlSubject
 from rulvar.conformance.terminal import ChangingLine, debug_option
 from rulvar.conformance.terminated import cleans_up_at_sigterm
+from rulvar.core.wording import counted
 
 if TYPE_CHECKING:
     from rulvar.conformance.kill_points.deaths import Death
@@ -33,9 +34,9 @@ class _Watcher:
         with self._lock:
             self._deaths += death.died
             self._failed += bool(death.findings)
-            counted = f"{self._deaths} deaths, {self._failed} amiss"
+            so_far = f"{counted(self._deaths, 'death')}, {self._failed} amiss"
         where = "unharmed" if death.kill is None else f"{death.kill.side} {death.kill.at}"
-        self.line.write(f"{counted}; {death.workload}: {where} {death.call}")
+        self.line.write(f"{so_far}; {death.workload}: {where} {death.call}")
 
 
 @click.command(

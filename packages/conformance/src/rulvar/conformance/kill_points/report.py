@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from rulvar.core.wording import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -192,11 +194,12 @@ class KillPointReport:
             "none": "the store grants no leases",
         }[self.clock]
         yield (
-            f"{self.store}: {which}; {self.deaths} deaths, {recovered} recovered, {unharmed} runs "
-            f"unharmed, in {self.duration_s:.0f} s and {processes} processes; {clock}"
+            f"{self.store}: {which}; {counted(self.deaths, 'death')}, {recovered} recovered, "
+            f"{counted(unharmed, 'run')} unharmed, in {self.duration_s:.0f} s and "
+            f"{counted(processes, 'process', 'processes')}; {clock}"
         )
         if self.every_point:
-            yield f"{skipped} points after a read equal the one before it and were left out"
+            yield f"left out, a point after a read that equals the one before it: {skipped}"
         yield "ok" if self.ok else "NOT OK"
 
 

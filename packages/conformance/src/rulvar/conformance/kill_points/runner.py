@@ -23,6 +23,7 @@ from rulvar.conformance.kill_points.witness import KillPoint
 from rulvar.conformance.kill_points.workloads import WORKLOADS, chosen_workloads
 from rulvar.conformance.subject import UrlSubject
 from rulvar.core.errors import ConfigError
+from rulvar.core.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -300,7 +301,10 @@ def _run_workload(order: _Order, row: Workload) -> WorkloadReport:
     if trials.failures:
         outcome = "failed"
     elif trials.deaths == 0 or trials.unharmed == 0:
-        why, outcome = f"{trials.deaths} deaths, {trials.unharmed} runs unharmed", "failed"
+        why, outcome = (
+            f"{counted(trials.deaths, 'death')}, {counted(trials.unharmed, 'run')} unharmed",
+            "failed",
+        )
     return WorkloadReport(
         workload=row.name,
         about=row.about,

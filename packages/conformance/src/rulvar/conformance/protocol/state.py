@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from rulvar.core.wording import counted
+
 __all__ = [
     "ABSENT",
     "CLOCK",
@@ -189,6 +191,6 @@ class Bounds:
     def words(self) -> str:
         """Return the bounds as a line for people."""
         return (
-            f"{self.owners} owners, {self.runs} run{'s' if self.runs > 1 else ''}, "
-            f"{self.epochs} epochs, {self.things} stored, {self.flights} in flight"
+            f"{counted(self.owners, 'owner')}, {counted(self.runs, 'run')}, "
+            f"{counted(self.epochs, 'epoch')}, {self.things} stored, {self.flights} in flight"
         )

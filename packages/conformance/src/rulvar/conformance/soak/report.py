@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rulvar.core.wording import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
@@ -47,11 +49,11 @@ class SoakReport:
         if not self.verdict.sound:
             kinds = sorted({str(each.kind) for each in self.verdict.violations})
             number = len(self.verdict.violations)
-            return f"FAILED: {number} violation{'s' * (number != 1)}: {', '.join(kinds)}"
+            return f"FAILED: {counted(number, 'violation')}: {', '.join(kinds)}"
         if self.thin:
             return (
-                f"NOT PROVEN: no violation, but {len(self.thin)} numbers are below the quorum "
-                f"after {self.seconds:.0f} s"
+                f"NOT PROVEN: no violation, but {counted(len(self.thin), 'number')} below the "
+                f"quorum after {self.seconds:.0f} s"
             )
         return "PASSED: no violation, and the quorum was reached"
 
@@ -116,16 +118,17 @@ class SoakReport:
         accepted = sum(progress.accepted[op] for op in self.ground.surfaces)
         yield f"soak of {self.subject}"
         yield (
-            f"{plan.processes} processes, leases of {plan.lease_ttl_ms} ms, seed {plan.seed}, "
-            f"{self.seconds:.1f} s, {tally.runs} runs"
+            f"{counted(plan.processes, 'process', 'processes')}, leases of "
+            f"{plan.lease_ttl_ms} ms, seed {plan.seed}, {self.seconds:.1f} s, "
+            f"{counted(tally.runs, 'run')}"
         )
         yield from (f"note: {note}" for note in (*self.ground.notes, *self.notes))
         yield ""
         yield from self._table()
         yield ""
         yield (
-            f"accepted {accepted} mutations, refused {progress.refusals}, "
-            f"{progress.takeovers.total()} takeovers in {tally.grants} grants"
+            f"accepted {counted(accepted, 'mutation')}, refused {progress.refusals}, "
+            f"{counted(progress.takeovers.total(), 'takeover')} in {counted(tally.grants, 'grant')}"
         )
         yield f"takeovers from: {_listed(_named(progress.takeovers))}"
         yield f"faults: {_listed(progress.faults)}"

@@ -36,6 +36,7 @@ from rulvar.core.journal import (
 )
 from rulvar.core.records import TERMINAL_STATUSES
 from rulvar.core.wire import parse_time
+from rulvar.core.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -242,15 +243,17 @@ def _note_beside(judgement: Judgement, entries: list[JournalEntry], shape: Struc
         )
         judgement.note(Finding(code="other-hash-version", message=message))
     if shape.abandoned:
-        message = f"{len(shape.abandoned)} entries are in abandoned branches: closed"
+        message = (
+            f"{counted(len(shape.abandoned), 'entry', 'entries')} in abandoned branches: closed"
+        )
         judgement.note(Finding(code="abandoned-branches", message=message))
     row, last = judgement.reading.row, judgement.last
     known = None if row is None else row.segments
     settled = None if last is None else last.segment
     if known is not None and settled is not None and known < settled:
         message = (
-            f"the row counts {known} segments and segment {settled} has settled: the next segment "
-            "corrects it"
+            f"the row counts {counted(known, 'segment')} and segment {settled} has settled: the "
+            "next segment corrects it"
         )
         judgement.note(Finding(code="segments-behind", message=message))
 
@@ -267,8 +270,8 @@ def _by_structure(
     if shape.waiting:
         first = shape.waiting[0]
         message = (
-            f"the row says {row.status!r} and {len(shape.waiting)} suspensions are open, the "
-            f"first {first.key!r}: it may have completed without them, or not at all"
+            f"the row says {row.status!r} over {counted(len(shape.waiting), 'open suspension')}, "
+            f"the first {first.key!r}: it may have completed without an answer, or not at all"
         )
         judgement.note(Finding(code="waiting-calls", message=message, seq=first.seq))
         return judgement.reached("suspect")
@@ -278,7 +281,7 @@ def _by_structure(
 def _dangling(shape: Structure) -> Finding:
     first = shape.dangling[0]
     message = (
-        f"{len(shape.dangling)} calls were begun and never answered, the first {first.key!r} "
+        f"{counted(len(shape.dangling), 'call')} begun and never answered, the first {first.key!r} "
         f"({first.kind})"
     )
     return Finding(code="dangling-calls", message=message, seq=first.seq)

@@ -12,6 +12,7 @@ import click
 from rulvar.core.errors import ConfigError
 from rulvar.core.urls import StoreURL
 from rulvar.core.wire import json_text
+from rulvar.core.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +96,7 @@ def _text(found: Sequence[Damage], *, applied: bool) -> list[str]:
         lines.append(f"{damage.run_id!r}: its {damage.part} is damaged")
         lines += [
             f"  position {piece.position} (byte {piece.offset}): {piece.kind}, "
-            f"{len(piece.data)} bytes: {piece.why}"
+            f"{counted(len(piece.data), 'byte')}: {piece.why}"
             for piece in damage.pieces
         ]
         if damage.is_unreadable:
