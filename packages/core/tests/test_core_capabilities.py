@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from rulvar.core import capabilities
+from rulvar.core import capabilities, spi
 from rulvar.core.capabilities import (
     busy_timeout_ms_of,
     declares_fenced_writes,
@@ -118,6 +118,35 @@ class Metered:
         self._inner.release(lease)
 
 
+class Without:
+    """A view of a store in which one of its methods is not to be seen."""
+
+    def __init__(self, inner: object, hidden: str | None = None) -> None:
+        self._inner = inner
+        self._hidden = hidden
+
+    def __getattr__(self, name: str) -> object:
+        if name == self._hidden:
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+OWED: list[tuple[Callable[[object], bool], type, tuple[str, ...]]] = [
+    (has_leases, spi.LeasableStore, ("load",)),
+    (has_fenced_journal, spi.FencedJournalStore, ("append", "acquire", "renew", "release")),
+    (has_fenced_transcripts, spi.FencedTranscriptStore, ("get", "list_refs")),
+    (has_close, spi.Closable, ()),
+    (has_meta_lookup, spi.MetaLookup, ()),
+    (has_journal_tail, spi.JournalTail, ()),
+    (has_lease_admin, spi.LeaseAdmin, ()),
+    (has_epoch_floor, spi.EpochFloor, ()),
+    (has_lease_revival, spi.LeaseRevival, ()),
+    (has_run_inventory, spi.RunInventory, ()),
+    (has_whole_run_delete, spi.WholeRunDelete, ()),
+    (has_blob_info, spi.BlobInfo, ()),
+]
+"""Each guard with its protocol, and what that inherits and the guard asks for too."""
+
 JOURNAL_GUARDS: list[Callable[[object], bool]] = [
     has_leases,
     has_fenced_journal,
@@ -183,6 +212,24 @@ def test_an_attribute_that_cannot_be_called_is_no_capability() -> None:
     store = PlainStore()
     store.get_meta = "soon"  # type: ignore[attr-defined]
     assert not has_meta_lookup(store)
+
+
+@pytest.mark.parametrize(("guard", "protocol", "inherited"), OWED)
+def test_a_capability_is_there_when_all_its_methods_are(
+    guard: Callable[[object], bool], protocol: type, inherited: tuple[str, ...]
+) -> None:
+    blobs = protocol.__name__ in {"FencedTranscriptStore", "BlobInfo"}
+    store = ReferenceStore().transcripts() if blobs else ReferenceStore()
+    own = [n for n in vars(protocol) if not n.startswith("_") and n != "fenced_writes"]
+    assert own
+    assert guard(Without(store))
+    assert not [name for name in (*own, *inherited) if guard(Without(store, name))]
+
+
+def test_a_number_that_is_a_flag_is_no_time() -> None:
+    store = PlainStore()
+    store.lease_ttl_ms = True  # type: ignore[attr-defined]
+    assert lease_ttl_ms_of(store) is None
 
 
 def test_a_wrapper_has_what_it_forwards_and_nothing_else() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
@@ -146,6 +147,8 @@ def test_a_fenced_pair_passes_and_keeps_nothing_but_tombstones(hidden: tuple[str
     assert report.run_id == "rulvar-probe-0"
     assert set(report.surfaces) >= SURFACES
     assert set(report.surfaces.values()) == {"refused"}
+    tried_live = {finding.surface for finding in report.findings if finding.lease == "live"}
+    assert tried_live == {*SURFACES, "acquire"}
     reasons = {f.lease: f.detail for f in report.findings if f.surface == "append"}
     assert reasons == {
         "live": "",
@@ -245,6 +248,71 @@ def test_another_probe_that_comes_and_goes_is_no_hole() -> None:
     assert report.problems == ()
 
 
+@dataclass
+class Rival:
+    """What happens just before a call while the probe stalls: its lease ends, another may come."""
+
+    at_call: int
+    does: Literal["stay", "come and go", "keep away"]
+    store: ReferenceStore
+    clock: ManualClock
+    has_come: bool = False
+    calls: int = 0
+
+    def around(self, call: StoreCall, perform: Callable[[], object]) -> object:
+        # Between a look at the lease and what needs none, one probe may always meet another.
+        if (
+            not self.has_come
+            and self.calls >= self.at_call
+            and call.method not in {"seize", "list_refs", "delete"}
+        ):
+            self.has_come = True
+            self.clock.advance(self.store.lease_ttl_ms + 1)
+            if self.does != "keep away":
+                self.come()
+        self.calls += 1
+        return perform()
+
+    def come(self) -> None:
+        self.lease = self.store.acquire("rulvar-probe-0", "another")
+        if self.does == "come and go":
+            self.store.delete_whole_run("rulvar-probe-0", lease=self.lease)
+            return
+        meta = RunMeta(run_id="rulvar-probe-0", status="cancelled", updated_at="theirs")
+        self.store.put_meta(meta, lease=self.lease)
+        self.store.transcripts().put("rulvar-probe-0/theirs", b"", lease=self.lease)
+
+    def require_unharmed(self) -> None:
+        self.store.renew(self.lease)
+        row = self.store.get_meta("rulvar-probe-0")
+        assert row is not None
+        assert row.updated_at == "theirs"
+        assert self.store.transcripts().get("rulvar-probe-0/theirs") is not None
+
+
+@pytest.mark.parametrize("hidden", [(), SEIZE, LEAN, ("fenced_writes",)])
+@pytest.mark.parametrize("does", ["stay", "come and go", "keep away"])
+@pytest.mark.parametrize("first", [0, 50])
+def test_a_probe_that_stalls_until_its_lease_is_over_accuses_nobody(
+    hidden: tuple[str, ...], does: Literal["stay", "come and go", "keep away"], first: int
+) -> None:
+    for at_call in range(first, 2_000, 100):
+        clock = ManualClock()
+        store = ReferenceStore(clock=clock)
+        rival = Rival(at_call, does, store, clock)
+        stores = Stores(hide(store, *hidden), store.transcripts())
+        try:
+            report = probe_fencing(WatchedStores(stores, around=rival.around))
+        except StoreBusyError:
+            pass
+        else:
+            assert {problem.outcome for problem in report.problems} <= {"undeclared"}
+        if not rival.has_come:
+            break
+        if does == "stay":
+            rival.require_unharmed()
+
+
 def test_a_lease_that_ends_too_soon_is_busy_and_never_not_fenced() -> None:
     class Racing(ManualClock):
         def now_ms(self) -> int:
@@ -261,8 +329,11 @@ def test_what_the_store_cannot_answer_is_raised_and_not_judged() -> None:
             del lease
             raise OutcomeUnknownError(meta.run_id)
 
+    store = Failing()
     with pytest.raises(OutcomeUnknownError):
-        probe_fencing(pair(Failing()))
+        probe_fencing(pair(store))
+    after = store.snapshot()  # it is cleared away all the same
+    assert (after.journals, after.rows, after.leases, after.blobs) == ({}, {}, {}, {})
 
 
 def test_a_store_without_leases_has_no_fence_to_probe() -> None:

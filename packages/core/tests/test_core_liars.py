@@ -68,6 +68,14 @@ class UnfencedAppend(ReferenceStore):
         super().append(run_id, record)
 
 
+class DropsRows(ReferenceStore):
+    """Takes a row under a live lease, says nothing, and keeps nothing."""
+
+    def put_meta(self, meta: RunMeta, /, *, lease: Lease | None = None) -> None:
+        if lease is not None:
+            self._fence(meta.run_id, lease)
+
+
 class UnfencedDelete(ReferenceStore):
     def delete(self, run_id: str, /, *, lease: Lease | None = None) -> None:
         del lease
@@ -244,6 +252,7 @@ LIARS: list[tuple[Callable[[], Stores], ProbeSurface, ProbeLease, ProbeOutcome]]
     (lambda: pair(UnfencedAppend()), "append", "superseded", "landed"),
     (lambda: pair(UnfencedMeta()), "put_meta", "superseded", "landed"),
     (lambda: pair(UnfencedMeta()), "put_meta", "released", "landed"),
+    (lambda: pair(DropsRows()), "put_meta", "live", "failed"),
     (lambda: pair(UnfencedDelete()), "delete", "superseded", "landed"),
     (lambda: pair(UnfencedDelete()), "delete", "forged owner", "landed"),
     (lambda: pair(UnfencedWholeDelete()), "delete_whole_run", "superseded", "landed"),

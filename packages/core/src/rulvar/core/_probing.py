@@ -2,7 +2,9 @@
 
 Each *stage* takes a tenure of a throw-away run, writes under it, lets it die in one of the
 ways that a lease dies, and offers the dead lease to every mutation. Refused means that the
-store raised `LeaseHeldError` and that what can be read of the run is what it was before.
+store raised `LeaseHeldError` and that what can be read of the run is what it was before. What
+speaks against a store counts when it happens again in a fresh tenure, with nobody else in
+between: a probe that stalled until another had its run must not accuse a sound store.
 The run ids are few and fixed, so that a crashed probe leaves nothing that the next one does
 not clear; a probe skips a run id that another holds.
 """
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
     from rulvar.core.clock import Clock
     from rulvar.core.ids import IdSource
-    from rulvar.core.spi import LeasableStore, TranscriptStore
+    from rulvar.core.spi import LeasableStore, LeaseAdmin, TranscriptStore
     from rulvar.core.stores import StorePair
 
 __all__ = [
@@ -75,6 +77,7 @@ ProbeOutcome = Literal["refused", "landed", "failed", "undeclared"]
 """
 
 _POOL = 8
+_TRIES = 6
 _PROBE_NAME = "rulvar-probe"
 _DEAD: tuple[ProbeLease, ...] = get_args(ProbeLease)[1:]
 _SEEDS: tuple[ProbeSurface, ...] = ("append", "put_meta", "blob put")
@@ -176,6 +179,15 @@ def probe_fencing(
     raise StoreBusyError(message)
 
 
+def _finding(
+    surface: ProbeSurface, kind: ProbeLease, outcome: ProbeOutcome, detail: str
+) -> ProbeFinding:
+    expected: ProbeOutcome = "landed" if kind == "live" and surface != "acquire" else "refused"
+    return ProbeFinding(
+        surface=surface, lease=kind, outcome=outcome, expected=expected, detail=detail
+    )
+
+
 class _TakenError(Exception):
     """Somebody else holds this run id."""
 
@@ -204,6 +216,7 @@ class _Probe:
         self._live: Lease | None = None
         self._latest: Lease | None = None
         self._highest = -1
+        self._gaps = 0
         self._writes = 0
         self._findings: dict[tuple[ProbeSurface, ProbeLease], ProbeFinding] = {}
 
@@ -227,8 +240,9 @@ class _Probe:
     def _take(self) -> Lease:
         """Begin a tenure, ending the probe's own earlier one."""
         before, self._live = self._live, None
-        if before is not None and has_lease_admin(self._journal):
-            lease = self._journal.seize(self._run_id, self._owner)
+        journal = self._journal
+        if before is not None and has_lease_admin(journal) and self._is_ours(journal, before):
+            lease = journal.seize(self._run_id, self._owner)
         else:
             if before is not None:
                 self._release(before)
@@ -237,8 +251,17 @@ class _Probe:
         if lease.epoch <= self._highest:
             self._note("acquire", "live", "failed", f"epoch {lease.epoch} was granted before")
             raise _StuckError
+        if lease.epoch > self._highest + 1:
+            self._gaps += 1  # somebody else may have had the run meanwhile
         self._highest = lease.epoch
         return lease
+
+    def _is_ours(self, leases: LeaseAdmin, before: Lease) -> bool:
+        """Whether nobody else has the run; none can take it just after a renewal."""
+        if self._is_live(before):
+            return True
+        now = leases.get_lease(self._run_id)
+        return now is None or not now.live or now.owner == self._owner
 
     def _acquire(self) -> Lease:
         try:
@@ -294,7 +317,7 @@ class _Probe:
         lease = self._take()
         self._seed(lease)
         self._attempt("renew", "live", self._run_id, lease)
-        self._attempt("acquire", "live", self._run_id, lease)
+        self._insist("acquire", "live", self._run_id, lease)
 
     def _try_dead(self, kind: ProbeLease) -> None:
         target = self._other if kind == "foreign-run" else self._run_id
@@ -302,13 +325,29 @@ class _Probe:
         skipped = {"renew", "release"} if kind == "foreign-run" else set()
         dead = self._die(kind)
         for surface in _ORDER:
-            if surface in self._surfaces() - skipped and not self._attempt(
-                surface, kind, target, dead
-            ):
-                # It may have ended the successor's tenure, or changed what the next one tries.
-                dead = self._die(kind)
+            if surface in self._surfaces() - skipped:
+                dead = self._insist(surface, kind, target, dead)
+
+    def _insist(self, surface: ProbeSurface, kind: ProbeLease, run_id: str, lease: Lease) -> Lease:
+        """Try a mutation that must be refused; return the lease to try the next one with."""
+        for number in range(_TRIES):
+            gaps = self._gaps
+            finding = self._look(surface, kind, run_id, lease)
+            if finding.ok:
+                break
+            # It may have ended the successor's tenure, or changed what the next one tries.
+            lease = self._die(kind)
+            if number > 0 and self._gaps == gaps:
+                break
+        self._keep(finding)
+        return lease
 
     def _attempt(self, surface: ProbeSurface, kind: ProbeLease, run_id: str, lease: Lease) -> bool:
+        return self._keep(self._look(surface, kind, run_id, lease))
+
+    def _look(
+        self, surface: ProbeSurface, kind: ProbeLease, run_id: str, lease: Lease
+    ) -> ProbeFinding:
         before = self._observe()
         try:
             self._call(surface, run_id, lease)
@@ -318,8 +357,6 @@ class _Probe:
             lives = kind == "live" and surface != "acquire"
             if lives and not self._is_live(lease):
                 raise self._too_slow() from error
-            if changed and kind == "released":
-                self._require_undisturbed()
             outcome: ProbeOutcome = "refused"
             if changed:
                 outcome = "failed" if lives else "landed"
@@ -332,16 +369,14 @@ class _Probe:
             outcome, detail = "failed", f"{type(error).__name__}: {error}"
         else:
             outcome, detail = "landed", ""
-            if surface in _VISIBLE and self._observe() == before:
+            # Where another probe has just cleared everything, there is nothing left to delete.
+            owed = surface in _VISIBLE and (surface in _SEEDS or any(before))
+            if owed and self._observe() == before:
+                if kind == "live" and surface in _SEEDS and not self._is_live(lease):
+                    raise self._too_slow()
                 outcome = "failed" if kind == "live" else "landed"
                 detail = "returned, but nothing changed"
-        return self._note(surface, kind, outcome, detail)
-
-    def _require_undisturbed(self) -> None:
-        """Give the run id up when another probe has had it: a released one is free to take."""
-        highest = self._highest
-        if self._take().epoch != highest + 1:
-            raise _TakenError
+        return _finding(surface, kind, outcome, detail)
 
     def _is_live(self, lease: Lease) -> bool:
         """Whether the journal store itself still takes the lease for live."""
@@ -360,14 +395,15 @@ class _Probe:
 
     def _note(
         self, surface: ProbeSurface, kind: ProbeLease, outcome: ProbeOutcome, detail: str
-    ) -> bool:
-        expected: ProbeOutcome = "landed" if kind == "live" and surface != "acquire" else "refused"
-        finding = ProbeFinding(
-            surface=surface, lease=kind, outcome=outcome, expected=expected, detail=detail
-        )
-        known = self._findings.get((surface, kind))
+    ) -> None:
+        self._keep(_finding(surface, kind, outcome, detail))
+
+    def _keep(self, finding: ProbeFinding) -> bool:
+        """Add a finding to the report, where the first bad one stays."""
+        about = (finding.surface, finding.lease)
+        known = self._findings.get(about)
         if known is None or known.ok:
-            self._findings[surface, kind] = finding
+            self._findings[about] = finding
         return finding.ok
 
     def _call(self, surface: ProbeSurface, run_id: str, lease: Lease) -> None:
@@ -383,7 +419,8 @@ class _Probe:
         elif surface == "release":
             journal.release(lease)
         elif surface == "acquire":
-            journal.acquire(run_id, self._owner)
+            self._live = self._latest = journal.acquire(run_id, self._owner)
+            self._highest = max(self._highest, self._live.epoch)
         elif surface == "put_meta" and has_fenced_journal(journal):
             journal.put_meta(self._row(run_id), lease=lease)
         elif surface == "delete" and has_fenced_journal(journal):
@@ -449,9 +486,10 @@ class _Probe:
         if not self._is_live(lease):
             return  # somebody else may have the run by now, and clears it
         for ref in self._transcripts.list_refs(lease.run_id):
-            if not (ref == f"{lease.run_id}/probe" and self._removes("blob delete", lease)):
+            fenced = ref == f"{lease.run_id}/probe" and self._removes("blob delete", lease)
+            if not fenced and self._is_live(lease):
                 self._transcripts.delete(ref)
-        if not self._removes("delete", lease):
+        if not self._removes("delete", lease) and self._is_live(lease):
             self._journal.delete(lease.run_id)
 
     def _removes(self, surface: ProbeSurface, lease: Lease) -> bool:

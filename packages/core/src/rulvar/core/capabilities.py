@@ -63,7 +63,7 @@ def has_leases(store: object, /) -> TypeIs[LeasableStore]:
 
 def has_fenced_journal(store: object, /) -> TypeIs[FencedJournalStore]:
     """Whether a journal store declares the fence on every mutation."""
-    return has_leases(store) and declares_fenced_writes(store)
+    return has_leases(store) and _has(store, "put_meta", "delete") and declares_fenced_writes(store)
 
 
 def has_fenced_transcripts(store: object, /) -> TypeIs[FencedTranscriptStore]:
