@@ -176,7 +176,9 @@ def listing(runs: int) -> None:
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="example: python benchmarks/bench_file.py --quick"
+    )
     parser.add_argument("--quick", action="store_true", help="few passes: a look, no verdict")
     parser.add_argument("--passes", type=int, default=None)
     parser.add_argument("--count", type=int, default=None, help="appends in each pass")

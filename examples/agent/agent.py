@@ -190,7 +190,10 @@ async def answer(model: Model, question: str, *, url: str, run_id: str) -> objec
 
 def main() -> None:
     """Ask how many lines of Python a folder has."""
-    parser = argparse.ArgumentParser(description="An agent whose turns are paid once.")
+    parser = argparse.ArgumentParser(
+        description="An agent whose turns are paid once.",
+        epilog="example: python examples/agent/agent.py examples --run-id look-around",
+    )
     parser.add_argument("folder", nargs="?", default=".", help="where to look; here by default")
     parser.add_argument("--database", default="agent.db", help="the SQLite file of the run")
     parser.add_argument("--run-id", default="agent-1", help="go on with this run, or start it")

@@ -301,12 +301,21 @@ def _runs(epochs: list[int]) -> Iterator[tuple[int, int]]:
 # --- the command ------------------------------------------------------------------------------
 
 
+_EPILOG = """\
+examples:
+  python examples/quickstart/quickstart.py
+  python examples/quickstart/quickstart.py docs --limit 20 --database story.db
+
+Exit status: 0 when every promise held, 1 when one did not, 2 when it cannot run.
+"""
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="quickstart",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Exit status: 0 when every promise held, 1 when one did not, 2 when it cannot run.",
+        epilog=_EPILOG,
     )
     parser.add_argument(
         "directory",

@@ -66,7 +66,11 @@ def _row(found: Defect, times: int, first: int) -> bool:
 
 def main() -> int:
     """Storm the gallery."""
-    parser = argparse.ArgumentParser(description="Storm the broken stores of the gallery.")
+    parser = argparse.ArgumentParser(
+        description="Storm the broken stores of the gallery.",
+        epilog="example: python packages/conformance/tests/gallery/gallery_soak.py --only "
+        "sqlite-append-checks-first --times 3 --seed 7",
+    )
     parser.add_argument("--only", action="append", help="a defect's name; may be repeated")
     parser.add_argument("--times", type=int, default=1, help="how often each must be caught")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")

@@ -16,11 +16,21 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_EXAMPLES = """\
+examples:
+  python -m rulvar.conformance acme:///runs.db
+  python -m rulvar.conformance acme:///runs.db --only 'A5*' --seed 7
+  python -m rulvar.conformance acme:///runs.db --certificate acme.json --badge badge.json
+  python -m rulvar.conformance --list
+"""
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m rulvar.conformance",
         description="Certify the store at a URL; 0: conformant, 1: not, 2: it could not begin.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("url", nargs="?", help="as in acme:///runs.db; @tmp@ is a new folder")
     parser.add_argument("--list", action="store_true", help="show the clauses and leave")
