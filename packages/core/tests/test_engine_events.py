@@ -7,6 +7,7 @@ import gc
 import logging
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -480,12 +481,20 @@ def test_a_plugin_that_is_no_observer_is_refused(bench: Bench, plugin: object, s
         Engine(bench.pair, observers=[plugin])
 
 
+class NeverCalled:
+    """An observer whose call only makes a coroutine."""
+
+    async def __call__(self, event: Event) -> None:
+        raise NotImplementedError
+
+
 def test_an_observer_that_would_never_run_is_refused(bench: Bench) -> None:
     async def never(_event: Event) -> None:
         raise NotImplementedError
 
-    with pytest.raises(ConfigError, match="observer is an async function"):
-        Engine(bench.pair, observer=never)  # type: ignore[arg-type]
+    for observer in (never, partial(never), NeverCalled()):
+        with pytest.raises(ConfigError, match="observer is an async function"):
+            Engine(bench.pair, observer=observer)  # type: ignore[arg-type]
 
 
 def test_whoever_waits_for_the_beginning_goes_on_before_the_body_does(bench: Bench) -> None:

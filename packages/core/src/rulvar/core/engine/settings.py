@@ -39,7 +39,7 @@ def observers_of(
     Raises `PluginError` for a plugin that does not implement ``rulvar_observe``, and
     `ConfigError` for an async ``observer``, which would never run.
     """
-    if inspect.iscoroutinefunction(observer):
+    if any(map(inspect.iscoroutinefunction, (observer, type(observer).__call__))):
         message = (
             "observer is an async function and would never run: observers are called in a "
             "thread of their own, so give a plain one, or read Engine.events()"
