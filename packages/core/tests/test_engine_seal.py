@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rulvar.core.engine import ownership
 from rulvar.core.engine.control import SegmentEnded
 from rulvar.core.engine.door import Door
 from rulvar.core.engine.ownership import BorrowedRun
 from rulvar.core.engine.reads import Reads
 from rulvar.core.engine.surfaces import Surfaces
+from rulvar.core.errors import LeaseHeldError, SupersededError
 from rulvar.core.journal import JournalEntry
 from rulvar.core.records import RunMeta
 from rulvar.core.stores import Stores
@@ -110,3 +112,35 @@ def test_nothing_passes_a_sealed_door(seal: str) -> None:
         with pytest.raises(SegmentEnded):
             call()
     assert bench.store.snapshot() == before
+
+
+def test_a_borrowed_run_that_two_threads_find_lost_is_lost_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = ReferenceStore()
+    run = BorrowedRun(store.acquire("r", "me"))
+    told: list[SupersededError] = []
+    run.on_loss = told.append
+    refusal = LeaseHeldError(run_id="r", reason="superseded", offered=run.lease)
+    caught: list[SupersededError] = []
+
+    def meet() -> None:
+        with pytest.raises(SupersededError) as error:
+            run.refused(run.lease, refusal)
+        caught.append(error.value)
+
+    others: list[threading.Thread] = []
+    make = ownership._superseded
+
+    def overtaken(*given: Any) -> SupersededError:
+        if not others:
+            others.append(threading.Thread(target=meet))
+            others[0].start()
+            others[0].join(0.05)
+        return make(*given)
+
+    monkeypatch.setattr(ownership, "_superseded", overtaken)
+    meet()
+    others[0].join(10)
+    assert len(told) == 1
+    assert [error is told[0] for error in caught] == [True, True]

@@ -143,6 +143,7 @@ class BorrowedRun:
         self.lease = lease
         self.on_loss: Callable[[SupersededError], None] = lambda _error: None
         self._lost: SupersededError | None = None
+        self._lock = threading.Lock()
 
     @property
     def epoch(self) -> int | None:
@@ -157,9 +158,10 @@ class BorrowedRun:
 
     def refused(self, used: Authority, error: LeaseHeldError) -> None:  # noqa: ARG002
         """Lose the run: an expired lease is the caller's to take again."""
-        if self._lost is None:
-            self._lost = _superseded(self.run_id, self.lease, error.reason, error)
-            self.on_loss(self._lost)
+        with self._lock:
+            if self._lost is None:
+                self._lost = _superseded(self.run_id, self.lease, error.reason, error)
+                self.on_loss(self._lost)
         raise self._lost from error
 
     def time_left(self) -> bool:
