@@ -33,6 +33,11 @@ def greet(context):
 def shadow():
     click.echo("not ours")
 
+class Helpless(click.Command):
+    def get_short_help_str(self, limit=45):
+        raise LookupError("no help here")
+
+helpless = Helpless("helpless")
 number = 7
 """
 
@@ -47,6 +52,7 @@ def rulvar(*args: str, status: int = 0) -> Result:
 def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Install a distribution that offers commands: good, broken, and one that is taken."""
     (tmp_path / "acme_rulvar_commands.py").write_text(WORKING, encoding="utf-8")
+    (tmp_path / "acme_rulvar_script.py").write_text("raise SystemExit(3)\n", encoding="utf-8")
     info = tmp_path / "acme_tools-1.2.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-tools\nVersion: 1.2\n")
@@ -56,6 +62,9 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "run = acme_rulvar_commands:shadow\n"
         "broken = acme_rulvar_missing:command\n"
         "number = acme_rulvar_commands:number\n"
+        "helpless = acme_rulvar_commands:helpless\n"
+        "script = acme_rulvar_script:main\n"
+        "runs.script = acme_rulvar_script:main\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "acme_rulvar_commands", raising=False)
@@ -171,7 +180,12 @@ def test_a_broken_command_stops_nothing_but_itself() -> None:
     shown = rulvar("--help").stdout
     assert "Commands of other distributions:" in shown
     assert "Say hello." in shown
-    assert shown.count("(broken: ") == 2
+    assert shown.count("(broken: ") == 4
+    assert "(broken: LookupError: no help here)" in shown
+    assert "SystemExit: 3" in shown
+    assert "SystemExit: 3" in rulvar("runs", "--help").stdout
+    assert "List runs" in rulvar("runs", "--help").stdout
+    assert "acme_rulvar_script" in rulvar("script", status=2).stderr
     assert "acme-tools" in shown
     rulvar("version")
     assert "acme_rulvar_missing" in rulvar("broken", status=2).stderr

@@ -132,7 +132,17 @@ BROKEN: list[tuple[str, str, list[str]]] = [
     ("missing", "", ["cannot be loaded", "ModuleNotFoundError"]),
     ("syntax", "def (", ["cannot be loaded", "SyntaxError"]),
     ("raising", "raise ValueError('at import')", ["cannot be loaded", "ValueError: at import"]),
+    ("leaving", "raise SystemExit('at import')", ["cannot be loaded", "SystemExit: at import"]),
     ("hookless", "x = 1", ["implements no hook", "hookimpl"]),
+    (
+        "touchy",
+        (
+            "class Touchy:\n    @property\n"
+            "    def __class__(self): raise RuntimeError('hands off')\n"
+            "touchy = Touchy()\n"
+        ),
+        ["does not fit", "hands off"],
+    ),
     (
         "misspelt",
         "from rulvar.core import hookimpl\n@hookimpl\ndef rulvar_open_store(url): ...\n",
@@ -168,6 +178,14 @@ BROKEN: list[tuple[str, str, list[str]]] = [
             "def rulvar_open_stores(url): raise OSError('no driver')\n"
         ),
         ["failed with OSError: no driver"],
+    ),
+    (
+        "quitting",
+        (
+            "from rulvar.core import hookimpl\n@hookimpl\n"
+            "def rulvar_open_stores(url): raise SystemExit(3)\n"
+        ),
+        ["failed with SystemExit: 3"],
     ),
 ]
 

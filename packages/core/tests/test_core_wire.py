@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import string
+from dataclasses import FrozenInstanceError, fields, is_dataclass
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,17 @@ from rulvar.core.checks import (
 )
 from rulvar.core.errors import ConfigError
 from rulvar.core.filters import matches
-from rulvar.core.records import JournalRecord, JsonMembers, RunFilter, RunMeta
+from rulvar.core.records import (
+    RUN_STATUSES,
+    TERMINAL_STATUSES,
+    BlobStat,
+    JournalRecord,
+    JsonMembers,
+    Lease,
+    LeaseInfo,
+    RunFilter,
+    RunMeta,
+)
 from rulvar.core.values import MAX_INTEGER, check_value, content_hash, normalize
 from rulvar.core.wire import (
     InvalidJSONError,
@@ -225,6 +236,66 @@ def test_a_row_of_another_writer_keeps_order_and_spelling_of_what_is_unknown() -
         ("alpha", "1.50"),
     ]
     assert decode_meta("r", encode_meta(meta)) == meta
+
+
+def test_every_field_is_written_under_its_name_in_the_row() -> None:
+    meta = RunMeta(
+        run_id="r\u00e9",
+        status="suspended",
+        updated_at="2026-01-01T00:00:00.000Z",
+        name="n",
+        tags=("a", "b"),
+        workflow_name="w",
+        workflow_hash="sha256:0",
+        workflow_source_ref="r/source",
+        segments=2,
+        genesis="g",
+        args_provided=True,
+        args_hash="sha256:1",
+        hash_version_low=101,
+        hash_version_high=102,
+        wake_at="2026-01-02T00:00:00.000Z",
+        parent_run_id="p",
+        extra=JsonMembers({"zeta": "1.50"}),
+    )
+    text = (
+        '{"runId":"r\u00e9","status":"suspended","updatedAt":"2026-01-01T00:00:00.000Z",'
+        '"name":"n","tags":["a","b"],"workflowName":"w","workflowHash":"sha256:0",'
+        '"workflowSourceRef":"r/source","segments":2,"genesis":"g","argsProvided":true,'
+        '"argsHash":"sha256:1","hashVersionLow":101,"hashVersionHigh":102,'
+        '"wakeAt":"2026-01-02T00:00:00.000Z","parentRunId":"p","zeta":1.50}'
+    )
+    assert encode_meta(meta) == text
+    assert decode_meta("r\u00e9", text) == meta
+    assert decode_meta("another", text).run_id == "another"  # the key that it stands under
+
+
+@pytest.mark.parametrize("kind", [Lease, LeaseInfo, JournalRecord, BlobStat, RunMeta, RunFilter])
+def test_what_crosses_is_a_value_that_nobody_changes(kind: type) -> None:
+    assert is_dataclass(kind)
+    given = {each.name: str(number) for number, each in enumerate(fields(kind))}
+    if "extra" in given:
+        given["extra"] = JsonMembers({"a": "1"})  # type: ignore[assignment]
+    one, other = kind(**given), kind(**given)
+    assert one == other
+    assert hash(one) == hash(other)
+    with pytest.raises(FrozenInstanceError):
+        setattr(one, fields(kind)[0].name, "x")
+    assert not hasattr(one, "__dict__")
+    with pytest.raises(TypeError, match="positional"):
+        kind(*given.values())
+
+
+def test_members_of_a_row_can_be_neither_set_nor_added_to() -> None:
+    members = JsonMembers({"a": "1"})
+    assert not hasattr(members, "__dict__")
+    with pytest.raises(TypeError):
+        members["b"] = "2"  # type: ignore[index]
+
+
+def test_a_run_has_six_statuses_and_four_of_them_end_it() -> None:
+    assert set(RUN_STATUSES) - TERMINAL_STATUSES == {"running", "suspended"}
+    assert {"ok", "error", "cancelled", "exhausted"} == TERMINAL_STATUSES
 
 
 @pytest.mark.parametrize(

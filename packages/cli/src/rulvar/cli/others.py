@@ -62,6 +62,8 @@ def summary_of_other(name: str, group: str = "") -> str:
         return load_other(name, group).get_short_help_str(_WHOLE_SENTENCE)
     except PluginError as error:
         return f"(broken: {error})"
+    except Exception as error:  # noqa: BLE001 - its own help is what fails, and is shown as that
+        return f"(broken: {type(error).__name__}: {error})"
 
 
 def refuse_uninstalled(context: click.Context, name: str, group: str = "") -> None:

@@ -194,7 +194,7 @@ def _load(name: str, entries: Sequence[EntryPoint], what: str) -> object:
         _refuse(f"{what} is claimed by {_claimed_by(entries)}: uninstall one of them", name)
     try:
         return entries[0].load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a module that leaves must not take us along
         message = (
             f"the plugin of {what}, from {_claimed_by(entries)}, cannot be loaded: "
             f"{type(error).__name__}: {error}: update or reinstall that distribution"
@@ -243,7 +243,7 @@ class StoreProviders:
             opened: object = manager.hook.rulvar_open_stores(url=parsed)
         except (RulvarError, Warning):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             message = (
                 f"{parsed}: the provider from {self._origin(parsed.scheme)} failed with "
                 f"{type(error).__name__}: {error}: report it there"
@@ -274,7 +274,7 @@ class StoreProviders:
         try:
             manager.register(plugin, name=scheme)
             manager.check_pending()
-        except (pluggy.PluginValidationError, ValueError, TypeError) as error:
+        except Exception as error:  # it looks at every attribute of the plugin
             message = (
                 f"the plugin of the store scheme {scheme!r}, from {self._origin(scheme)}, does "
                 f"not fit rulvar.core.hookspecs: {error}"
