@@ -24,10 +24,10 @@ from urllib.parse import quote
 import workflow
 from processes import Cast, Child, Report, StoryError
 from rulvar.core import (
-    ConfigError,
     Lease,
     LeaseAdmin,
     LeaseHeldError,
+    RulvarError,
     StoreBusyError,
     SystemIds,
     assert_fenced_writes,
@@ -419,7 +419,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _stop)
     try:
         return play(options)
-    except ConfigError as error:
+    except RulvarError as error:
         print(f"quickstart: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "examples" / "quickstart" / "quickstart.py"
 SURFACES = ("append", "meta", "blob put", "blob delete", "renew", "release", "run delete")
 
-# Takes effect in worker A's process alone: Python imports it when it starts.
+# Takes effect in one worker's process alone: Python imports it when it starts.
 SABOTAGE = '''
 import os, signal, sys, threading
 
@@ -79,7 +79,67 @@ def holds_the_file_until_thawed():
     SqliteStore.get_lease = get_lease
 
 
-if "own" in sys.orig_argv:
+def ends_otherwise():
+    """Have A's segment end with another error than the loss of its run."""
+    from rulvar.core import Engine, RunFailedError, SupersededError
+    whole = Engine.run
+
+    async def run(self, *args, **options):
+        try:
+            return await whole(self, *args, **options)
+        except SupersededError:
+            raise RunFailedError("swallowed", error_type="ValueError") from None
+
+    Engine.run = run
+
+
+def miscounts():
+    """Have B come to another outcome."""
+    from dataclasses import replace
+    from rulvar.core import Worker
+    whole = Worker.__init__
+
+    def init(self, engine, *, on_result, **options):
+        def tell(result):
+            outcome = result.outcome
+            if outcome is not None:
+                outcome = replace(outcome, value={**outcome.value, "lines": -1})
+            on_result(replace(result, outcome=outcome))
+
+        whole(self, engine, on_result=tell, **options)
+
+    Worker.__init__ = init
+
+
+def forgets_what_was_done():
+    """Have B find each file's step begun and none of them answered."""
+    import json
+    whole = SqliteStore.load
+
+    def load(self, run_id):
+        kept = []
+        for record in whole(self, run_id):
+            entry = json.loads(record.payload)
+            if entry["kind"] != "step" or entry["status"] != "ok" or entry["key"] == "list":
+                kept.append(record)
+        return kept
+
+    SqliteStore.load = load
+
+
+def writes_under_an_old_epoch():
+    import re
+    from dataclasses import replace
+    whole = SqliteStore.append
+
+    def append(self, run_id, record, *, lease=None):
+        payload = re.sub(rb'"epoch":[0-9]+', b'"epoch":0', record.payload)
+        whole(self, run_id, replace(record, payload=payload), lease=lease)
+
+    SqliteStore.append = append
+
+
+if "{role}" in sys.orig_argv:
     {sabotage}
 '''
 
@@ -95,7 +155,7 @@ HOLES = {
 
 
 def play(
-    tmp_path: Path, *, sabotage: str = "", lease_ttl_ms: int = 600
+    tmp_path: Path, *, sabotage: str = "", role: str = "own", lease_ttl_ms: int = 600
 ) -> subprocess.CompletedProcess[str]:
     folder = tmp_path / "files"
     folder.mkdir()
@@ -104,7 +164,8 @@ def play(
     environment = dict(os.environ)
     environment.pop("HATCH_ENV_ACTIVE", None)
     if sabotage:
-        (tmp_path / "sitecustomize.py").write_text(SABOTAGE.replace("{sabotage}", sabotage))
+        source = SABOTAGE.replace("{sabotage}", sabotage).replace("{role}", role)
+        (tmp_path / "sitecustomize.py").write_text(source)
         environment["PYTHONPATH"] = str(tmp_path)
     command = [sys.executable, str(QUICKSTART), str(folder), "--lease-ttl-ms", str(lease_ttl_ms)]
     command += ["--database", str(tmp_path / "quick start.db")]
@@ -177,6 +238,42 @@ def test_a_write_behind_a_refusal_is_found_in_the_bytes(tmp_path: Path) -> None:
     failed = [what for what, holds in checks(done.stdout).items() if not holds]
     assert len(failed) == 1, failed
     assert failed[0].startswith("the store is the same, byte for byte")
+
+
+@pytest.mark.storm
+@pytest.mark.parametrize(
+    ("role", "sabotage", "lines"),
+    [
+        ("own", "ends_otherwise()", ["worker A's segment ended as SupersededError"]),
+        ("follow", "miscounts()", ["the outcome is what one process computes plainly"]),
+        ("follow", "forgets_what_was_done()", ["each of 8 steps", "worker B executed none of"]),
+        ("follow", "writes_under_an_old_epoch()", ["along the journal the epochs never fall"]),
+    ],
+)
+def test_every_other_promise_that_breaks_is_named(
+    tmp_path: Path, role: str, sabotage: str, lines: list[str]
+) -> None:
+    done = play(tmp_path, sabotage=sabotage, role=role)
+    assert done.returncode == 1, done.stdout + done.stderr
+    failed = [what for what, holds in checks(done.stdout).items() if not holds]
+    assert len(failed) == len(lines), failed
+    assert all(what.startswith(line) for what, line in zip(failed, lines, strict=True)), failed
+
+
+def test_what_it_cannot_use_is_said_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "notes.db").write_text("no database\n" * 100, encoding="utf-8")
+    for arguments, words in (
+        ([str(tmp_path / "nowhere")], "nowhere is no folder"),
+        ([str(tmp_path / "notes.db")], "notes.db is no folder"),
+        (["--database", str(tmp_path / "no" / "x.db")], "does not exist: create it first"),
+        (["--database", str(tmp_path / "notes.db")], "cannot be read as a SQLite database"),
+        ([str(tmp_path), "--database", str(tmp_path / "x.db")], "lies in the folder that is read"),
+    ):
+        command = [sys.executable, str(QUICKSTART), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout) == (2, ""), done.stdout + done.stderr
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 @pytest.mark.storm
