@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from rulvar.core import assert_fenced_writes, open_stores
+from rulvar.core import Engine, assert_fenced_writes, open_stores, workflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from rulvar.core.engine import Context
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 
@@ -230,10 +233,20 @@ def test_the_progress_line_keeps_out_of_standard_output() -> None:
     assert "run c1: ok" in shown
 
 
+async def two_runs() -> None:
+    @workflow
+    async def quick(_ctx: Context) -> int:
+        return 7
+
+    with open_stores(STORE) as stores:
+        async with Engine(stores, [quick]) as engine:
+            for run_id in ("c1", "c2"):
+                await engine.run(quick, run_id=run_id)
+
+
 @pytest.mark.usefixtures("folder")
 def test_an_audit_shows_how_far_it_is_on_a_terminal_and_nowhere_else() -> None:
-    for run_id in ("c1", "c2"):
-        on_a_terminal("run", "chatty", "--run-id", run_id)
+    asyncio.run(two_runs())
     told, shown = on_a_terminal("runs", "audit")
     assert told == "2 runs: 2 consistent\n"
     assert "auditing" in shown
