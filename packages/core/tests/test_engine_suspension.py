@@ -148,6 +148,22 @@ def test_whoever_answers_later_is_told_that_it_is_resolved() -> None:
     asyncio.run(main())
 
 
+def test_a_timer_that_is_over_is_not_kept() -> None:
+    bench = Bench()
+
+    @workflow
+    async def naps(ctx: Context) -> int:
+        for _ in range(3):
+            await ctx.sleep(0)
+        return len(ctx._segment._timers)
+
+    async def main() -> RunOutcome:
+        async with Engine(bench.stores, [naps], clock=bench.clock) as engine:
+            return await engine.run(naps, run_id="r")
+
+    assert asyncio.run(main()).value == 0
+
+
 def test_a_sleep_beside_other_work_is_over_when_the_clock_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -356,6 +356,7 @@ class Segment:
         self._timers[opening.seq] = self.loop.call_later(nap, self._deadline, opening)
 
     def _deadline(self, opening: JournalEntry) -> None:
+        self._timers.pop(opening.seq, None)
         if self.ending is not None or opening.seq not in self._parked:
             return
         if parse_time(opening.deadline_at or "") > self.parts.clock.now_ms():
