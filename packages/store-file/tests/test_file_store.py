@@ -102,7 +102,14 @@ def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"durability": "none"}, {"read_only": 1}, {"root": ""}, {"root": "a\0"}, {"root": 3}],
+    [
+        {"durability": "none"},
+        {"read_only": 1},
+        {"root": ""},
+        {"root": "a\0"},
+        {"root": "/a\ud800"},
+        {"root": 3},
+    ],
 )
 def test_options_are_checked_before_anything_is_made(
     tmp_path: Path, options: dict[str, object]

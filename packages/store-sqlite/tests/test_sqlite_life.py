@@ -346,7 +346,8 @@ def test_a_wrong_option_is_refused_before_the_file_is_made(
 
 
 def test_a_path_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    for path in ("", "a\0b", 7, b"runs.db", tmp_path, tmp_path / "nowhere" / "runs.db"):
+    nowhere = tmp_path / "nowhere" / "runs.db"
+    for path in ("", "a\0b", "a\ud800", "a\udcff", 7, b"runs.db", tmp_path, nowhere):
         with pytest.raises(ConfigError):
             SqliteStore(path)  # type: ignore[arg-type]
 

@@ -36,7 +36,10 @@ def resolve(root: object) -> str:
     text = os.fspath(root)
     if not isinstance(text, str) or not text or "\0" in text:
         _refuse(f"root must be a folder's name without NUL, not {text!r}")
-    resolved = os.path.realpath(text)
+    try:
+        resolved = os.path.realpath(text)
+    except UnicodeEncodeError:
+        _refuse(f"root must be a name that this system can write, not {text!r}")
     parent = os.path.dirname(resolved)  # noqa: PTH120 - text in, text out
     if not os.path.isdir(parent):  # noqa: PTH112
         _refuse(f"the folder that {resolved} is to be in does not exist: create it first")

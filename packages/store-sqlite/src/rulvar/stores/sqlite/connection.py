@@ -102,7 +102,9 @@ def resolve(path: object, *, allow_network_filesystem: bool) -> str:
         _refuse(f"path must be a file's name without NUL, or ':memory:', not {text!r}")
     if text == MEMORY:
         return MEMORY
-    resolved = os.path.realpath(text)
+    resolved = os.path.realpath(text) if _is_utf8(text) else text
+    if not _is_utf8(resolved):
+        _refuse(f"{resolved!r} is not UTF-8, as SQLite's names of files must be: rename it")
     folder = os.path.dirname(resolved)  # noqa: PTH120 - text in, text out
     if not os.path.isdir(folder):  # noqa: PTH112
         _refuse(f"the folder of {resolved} does not exist: create it first")
@@ -125,6 +127,14 @@ def resolve(path: object, *, allow_network_filesystem: bool) -> str:
             "pass allow_network_filesystem=True when only one machine ever opens the file"
         )
     return resolved
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _refuse(message: str) -> NoReturn:
