@@ -8,6 +8,8 @@ outcome is one or the other, for good, as soon as the next read is answered.
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ import pytest
 from rulvar.core.errors import OutcomeUnknownError, StoreError, StoreFullError
 from rulvar.core.records import JournalRecord, RunMeta
 from rulvar.stores.file import FileJournalStore
+from rulvar.stores.file.errors import translate
 from rulvar.stores.file.testing import FAULT_KINDS, FaultyFileSystem
 
 if TYPE_CHECKING:
@@ -360,3 +363,21 @@ def test_a_deletion_that_is_not_durable_is_not_called_one(tmp_path: Path) -> Non
             store.delete("run")
         files.fired = False
         assert store.load("run") == []
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EIO, "see to the disk"),
+        (errno.EACCES, "give this user the right"),
+        (errno.EROFS, "read_only"),
+        (errno.EMFILE, "raise the limit"),
+        (errno.ENOENT, "moved or removed"),
+    ],
+)
+def test_trouble_is_told_with_what_helps_against_it(number: int, remedy: str) -> None:
+    told = translate(OSError(number, os.strerror(number), "/runs/rows"), path="/runs", run_id="a")
+    assert str(told).startswith(f"/runs/rows: {os.strerror(number)}: ")
+    assert remedy in str(told)
+    assert str(told).endswith(", then try again")
+    assert (type(told), told.run_id) == (StoreError, "a")

@@ -15,6 +15,17 @@ __all__ = ["NO_ROOM", "DamagedJournalError", "translate"]
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
+_NO_RIGHT = "give this user the right to it"
+_TOO_MANY = "close files, or raise the limit of open ones"
+_REMEDIES = {
+    errno.EACCES: _NO_RIGHT,
+    errno.EPERM: _NO_RIGHT,
+    errno.EROFS: "make the file system writable, or open the store with read_only",
+    errno.EMFILE: _TOO_MANY,
+    errno.ENFILE: _TOO_MANY,
+    errno.ENOENT: "see whether the folder was moved or removed",
+}
+
 
 class DamagedJournalError(StoreCorruptError):
     """A journal's line is no record, or stands out of order.
@@ -49,4 +60,5 @@ def translate(error: OSError, *, path: str, run_id: str | None = None) -> StoreE
             f"{where} {said}, which this store never makes and does not follow: move it away",
             run_id=run_id,
         )
-    return StoreError(f"{where}: {said}: see to the disk, then try again", run_id=run_id)
+    remedy = _REMEDIES.get(error.errno or 0, "see to the disk")
+    return StoreError(f"{where}: {said}: {remedy}, then try again", run_id=run_id)
