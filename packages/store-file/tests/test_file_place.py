@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +17,7 @@ from rulvar.stores.file import FileJournalStore, FileStores
 from rulvar.stores.file.testing import FaultyFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 FOLDERS = ("journals", "rows", "blobs", "names", "deleting", "temporary", "backups", "quarantine")
@@ -302,3 +302,90 @@ def test_a_root_that_was_made_where_this_user_may_not_read_is_opened(tmp_path: P
     with FileJournalStore(tmp_path / "store", filesystem=Unreadable(tmp_path)) as store:
         store.append("run", JournalRecord(seq=0, payload=b'{"seq":0}'))
         assert store.list_run_ids(None, 9) == ["run"]
+
+
+class Away(FaultyFileSystem):
+    """Moves the store away for the length of the n-th call, and back."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self.root, self.meets, self.at = root, 0, 0
+
+    @contextmanager
+    def moved(self) -> Iterator[None]:
+        self.meets += 1
+        if self.meets != self.at:
+            yield
+            return
+        away = self.root.with_name("away")
+        self.root.rename(away)
+        try:
+            yield
+        finally:
+            away.rename(self.root)
+
+    def open(self, path: str, flags: int, /) -> int:
+        with self.moved():
+            return super().open(path, flags)
+
+    def look(self, path: str, /) -> os.stat_result:
+        with self.moved():
+            return super().look(path)
+
+    def scan(self, path: str, /) -> list[os.DirEntry[str]]:
+        with self.moved():
+            return super().scan(path)
+
+    def rename(self, source: str, target: str, /) -> None:
+        with self.moved():
+            super().rename(source, target)
+
+    def unlink(self, path: str, /) -> None:
+        with self.moved():
+            super().unlink(path)
+
+
+CALLS: dict[str, tuple[Callable[[FileJournalStore], object], object]] = {
+    "append": (lambda store: store.append("run", record(1)), None),
+    "delete": (lambda store: store.delete("run"), None),
+    "delete a blob": (lambda store: store.transcripts().delete("run/x"), None),
+    "load": (lambda store: len(store.load("run")), 1),
+    "the tail": (lambda store: len(store.load_after("run", -1, 9)), 1),
+    "the row": (lambda store: store.get_meta("run") is None, False),
+    "a blob": (lambda store: store.transcripts().get("run/x"), b"blob"),
+    "its size": (lambda store: store.transcripts().blob_info("run/x") is None, False),
+    "refs": (lambda store: store.transcripts().list_refs("run"), ["run/x"]),
+    "ids": (lambda store: "run" in store.list_run_ids(None, 9), True),
+}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a folder with an open file stays where it is there")
+@pytest.mark.parametrize("call", CALLS)
+def test_a_folder_that_is_away_for_one_call_is_not_taken_for_empty(
+    tmp_path: Path, call: str
+) -> None:
+    act, expected = CALLS[call]
+    at = meets = 0
+    while meets >= at:
+        at += 1
+        root = tmp_path / f"{at}" / "store"
+        root.parent.mkdir()
+        files = Away(root)
+        filled(root).close()
+        with FileJournalStore(root, filesystem=files) as store:
+            files.meets, files.at = 0, at
+            try:
+                done = act(store) == expected
+                assert done, at
+            except StoreError:
+                done = False
+            meets, files.at = files.meets, 0
+            there = [each.seq for each in store.load("run")]
+            if call == "delete":
+                assert there == [] if done else there in ([], [0])
+            else:
+                assert there == ([0, 1] if done and call == "append" else [0]), at
+            blob = store.transcripts().get("run/x")
+            assert blob == b"blob" or call == "delete a blob"
+            assert blob is None or not (done and call == "delete a blob")
+    assert at > 2

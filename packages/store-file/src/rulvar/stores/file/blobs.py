@@ -73,6 +73,8 @@ class Blobs:
         try:
             return self._home.files.scan(self._home.layout.blob_folder(run_id))
         except FileNotFoundError:
+            if self._has_folder(run_id):
+                raise  # the whole store was away for a moment
             return []  # beside a writer that removes it
 
     def delete(self, ref: str) -> None:

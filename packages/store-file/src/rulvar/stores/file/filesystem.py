@@ -7,7 +7,8 @@ unlinks a file.
 
 **No way out.** Where the system has calls that begin at an open folder (Linux, macOS), each
 call on a file walks from the root, folder by folder, and refuses one that is a link. So
-nobody can lead a call out of the store, also not by putting a link there just before it.
+nobody can lead a call out of the store, also not by putting a link there just before it. And
+a folder that is away for a moment is not taken for one that has no such file.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = [
     "LOCK",
     "READ",
     "FileSystem",
+    "FolderGoneError",
     "NotRegularFileError",
     "exists",
     "opened",
@@ -58,7 +60,7 @@ _FOLDER = (
     | getattr(os, "O_CLOEXEC", 0)
 )
 _CAN_WALK = (
-    os.supports_dir_fd.issuperset({os.open, os.rename, os.unlink, os.mkdir, os.rmdir})
+    os.supports_dir_fd.issuperset({os.open, os.rename, os.unlink, os.mkdir, os.rmdir, os.stat})
     and hasattr(os, "O_DIRECTORY")
     and hasattr(os, "O_NOFOLLOW")
 )
@@ -68,6 +70,13 @@ _LINK_ERRNOS = frozenset({errno.ELOOP, getattr(errno, "EMLINK", errno.ELOOP)})
 
 class NotRegularFileError(OSError):
     """A name of the store's is a link, a folder or a device: it is not followed or read."""
+
+
+class FolderGoneError(OSError):
+    """A folder that every store has is not there: whether a name was in it, nobody can tell.
+
+    No ``FileNotFoundError`` on purpose: that one says that the folder has no such name.
+    """
 
 
 class FileSystem:
@@ -91,13 +100,20 @@ class FileSystem:
             yield None, path  # in the root itself, only the name can be a link
             return
         at = f"{root}{folders[0]}"
-        inside = _open_folder(at, None, at)
+        try:
+            inside = _open_folder(at, None, at)
+        except FileNotFoundError as error:
+            raise FolderGoneError(error.errno, error.strerror, at) from error
         try:
             for folder in folders[1:]:
                 at = f"{at}{os.sep}{folder}"
                 outer, inside = inside, _open_folder(folder, inside, at)
                 os.close(outer)
             yield inside, name
+        except OSError as error:
+            if error.filename == name:
+                error.filename = path
+            raise
         finally:
             os.close(inside)
 
@@ -111,7 +127,6 @@ class FileSystem:
         except NotRegularFileError:
             raise
         except OSError as error:
-            error.filename = path
             if error.errno in _LINK_ERRNOS:
                 raise NotRegularFileError(error.errno, "is a symbolic link", path) from error
             raise
@@ -179,7 +194,8 @@ class FileSystem:
 
     def look(self, path: str, /) -> os.stat_result:
         """Return what is known of a name, links not followed."""
-        return os.lstat(path)
+        with self._at(path) as (folder, name):
+            return os.stat(name, dir_fd=folder, follow_symlinks=False)
 
     def scan(self, path: str, /) -> list[os.DirEntry[str]]:
         """Return a folder's entries, in no order."""
