@@ -26,6 +26,7 @@ from rulvar.core.capabilities import (
     has_whole_run_delete,
     lease_ttl_ms_of,
 )
+from rulvar.core.fencing import has_fenced_writes
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ReferenceStore
 
@@ -45,40 +46,40 @@ if TYPE_CHECKING:
 
 
 class PlainStore:
-    """A store as it was written before leases, with ordinary parameters."""
+    """A store as it was written before leases, with ordinary parameters under its own names."""
 
     def __init__(self) -> None:
         self.journals: dict[str, list[JournalRecord]] = {}
 
-    def append(self, run_id: str, record: JournalRecord) -> None:
-        self.journals.setdefault(run_id, []).append(record)
+    def append(self, run: str, entry: JournalRecord) -> None:
+        self.journals.setdefault(run, []).append(entry)
 
-    def load(self, run_id: str) -> list[JournalRecord]:
-        return self.journals.get(run_id, [])
+    def load(self, run: str) -> list[JournalRecord]:
+        return self.journals.get(run, [])
 
-    def put_meta(self, meta: RunMeta) -> None: ...
+    def put_meta(self, row: RunMeta) -> None: ...
 
-    def list_runs(self, run_filter: RunFilter | None = None) -> list[RunMeta]:
-        assert run_filter is None
+    def list_runs(self, wanted: RunFilter | None = None) -> list[RunMeta]:
+        assert wanted is None
         return []
 
-    def delete(self, run_id: str) -> None:
-        self.journals.pop(run_id, None)
+    def delete(self, run: str) -> None:
+        self.journals.pop(run, None)
 
 
 class LeasingStore(PlainStore):
     """One that fences appends alone, with ordinary parameters."""
 
-    def append(self, run_id: str, record: JournalRecord, lease: Lease | None = None) -> None:
+    def append(self, run: str, entry: JournalRecord, lease: Lease | None = None) -> None:
         assert lease is None
-        super().append(run_id, record)
+        super().append(run, entry)
 
-    def acquire(self, run_id: str, owner: str) -> Lease:
+    def acquire(self, run: str, who: str) -> Lease:
         raise NotImplementedError
 
-    def renew(self, lease: Lease) -> None: ...
+    def renew(self, held: Lease) -> None: ...
 
-    def release(self, lease: Lease) -> None: ...
+    def release(self, held: Lease) -> None: ...
 
 
 class Metered:
@@ -297,3 +298,14 @@ def guards_narrow(store: JournalStore, blobs: TranscriptStore, lease: Lease) -> 
         store.delete("r", lease=lease)  # type: ignore[call-arg]
     if has_fenced_transcripts(blobs):
         blobs.put("r/x", b"", lease=lease)
+
+
+def one_guard_narrows_both(store: JournalStore, blobs: TranscriptStore, lease: Lease) -> None:
+    if has_fenced_writes(store):
+        store.delete("r", lease=lease)
+    else:
+        store.delete("r", lease=lease)  # type: ignore[call-arg]
+    if has_fenced_writes(blobs):
+        blobs.put("r/x", b"", lease=lease)
+    else:
+        blobs.put("r/x", b"", lease=lease)  # type: ignore[call-arg]

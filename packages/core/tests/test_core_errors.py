@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -80,9 +81,31 @@ def test_there_is_a_sample_of_every_class() -> None:
     assert {type(error) for error in SAMPLES} == all_classes()
 
 
-def test_every_code_names_one_class() -> None:
-    codes = [kind.code for kind in all_classes()]
-    assert len(set(codes)) == len(codes)
+def test_every_code_names_one_class_for_ever() -> None:
+    assert {kind.__name__: kind.code for kind in all_classes()} == {
+        "RulvarError": "rulvar",
+        "ConfigError": "config",
+        "PluginError": "plugin",
+        "StoreError": "store",
+        "LeaseHeldError": "lease-held",
+        "JournalOrderViolation": "journal-order",
+        "StoreBusyError": "store-busy",
+        "StoreFullError": "store-full",
+        "OutcomeUnknownError": "outcome-unknown",
+        "StoreCorruptError": "store-corrupt",
+        "StoreInUseError": "store-in-use",
+        "StoreClosedError": "store-closed",
+        "StoreForkedError": "store-forked",
+        "RunError": "run",
+        "SupersededError": "superseded",
+        "SettlementError": "settlement",
+        "StepFailedError": "step-failed",
+        "RunFailedError": "run-failed",
+        "RunCancelledError": "run-cancelled",
+        "JournalCompatibilityError": "journal-compatibility",
+        "NonDeterminismError": "non-determinism",
+        "InvalidResolutionError": "invalid-resolution",
+    }
 
 
 @pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
@@ -107,10 +130,16 @@ def test_the_drawn_tree_is_the_tree() -> None:
     drawn = errors.__doc__ or ""
     for kind in all_classes() - {RulvarError}:
         assert kind.__name__ in drawn
-    parents = {kind: kind.__base__ for kind in all_classes()}
-    assert parents[LeaseHeldError] is StoreError
-    assert parents[SupersededError] is RunError
-    assert {parents[ConfigError], parents[PluginError]} == {RulvarError}
+    above = ""
+    for name in re.findall(r"(?<=[├└]── )\w+", drawn):
+        if name in {"ConfigError", "PluginError", "StoreError", "RunError"}:
+            above = name
+            assert getattr(errors, name).__base__ is RulvarError
+        else:
+            assert getattr(errors, name).__base__ is getattr(errors, above)
+    assert set(re.findall(r"(?<=[├└]── )\w+", drawn)) == {
+        kind.__name__ for kind in all_classes() - {RulvarError}
+    }
 
 
 def test_only_held_and_busy_are_worth_a_retry() -> None:
@@ -133,6 +162,16 @@ def test_a_refusal_says_what_happened(reason: RefusalReason, words: str) -> None
     error = LeaseHeldError(run_id="q", reason=reason, offered=LEASE, holder="b", epoch=4)
     assert words in str(error)
     assert "'q'" in str(error)
+    assert ("wait, or take over" if reason == "held" else "acquire again to go on") in str(error)
+
+
+def test_a_loss_and_a_stale_seq_say_what_to_do() -> None:
+    lost = SupersededError(run_id="r", reason="superseded", epoch=3, holder="b", holder_epoch=4)
+    assert "to 'b' under epoch 4 (superseded) and has stopped" in str(lost)
+    assert str(lost).endswith("nothing to do here")
+    nobody = SupersededError(run_id="r", reason="released", epoch=3)
+    assert str(nobody).endswith("resume it to go on")
+    assert "decide anew" in str(JournalOrderViolation(run_id="r", seq=3, tail_seq=5))
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ ODD = [
     "a",
     "x" * 200,
     "😀" * 200,
+    "\u2028" * 200,
     "...",
     " ",
     "CON",
@@ -152,6 +153,10 @@ def test_numbers_are_integers_within_bounds(
 
 def test_a_blob_is_bytes() -> None:
     assert check_blob(b"") == b""
+    largest = bytes(256 * 1024 * 1024)
+    assert check_blob(largest) is largest
+    with pytest.raises(ConfigError, match="split it"):
+        check_blob(bytes(len(largest) + 1))
     for blob in ("text", bytearray(b"x"), memoryview(b"x"), None):
         with pytest.raises(ConfigError):
             check_blob(blob)

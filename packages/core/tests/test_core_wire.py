@@ -97,6 +97,7 @@ REFUSED_PAYLOADS: list[tuple[str, int, bytes]] = [
 TAKEN_PAYLOADS: list[tuple[str, int, bytes]] = [
     ("the smallest", 0, b'{"seq":0}'),
     ("white space around", 3, b' \t\r\n{ "seq" : 3 } \n'),
+    ("as large as it may be", 0, b'{"seq":0,"v":"' + b"x" * (MAX_PAYLOAD_BYTES - 16) + b'"}'),
     ("the largest seq", MAX_INTEGER, b'{"seq":%d}' % MAX_INTEGER),
     ("seq last and escaped", 1, b'{"v":1,"\\u0073eq":1}'),
     ("an escaped lone surrogate", 0, b'{"seq":0,"v":"\\ud800"}'),
@@ -256,14 +257,14 @@ def test_every_field_is_written_under_its_name_in_the_row() -> None:
         hash_version_high=102,
         wake_at="2026-01-02T00:00:00.000Z",
         parent_run_id="p",
-        extra=JsonMembers({"zeta": "1.50"}),
+        extra=JsonMembers({"zeta": "1.50", "alpha": "[ ]"}),
     )
     text = (
         '{"runId":"r\u00e9","status":"suspended","updatedAt":"2026-01-01T00:00:00.000Z",'
         '"name":"n","tags":["a","b"],"workflowName":"w","workflowHash":"sha256:0",'
         '"workflowSourceRef":"r/source","segments":2,"genesis":"g","argsProvided":true,'
         '"argsHash":"sha256:1","hashVersionLow":101,"hashVersionHigh":102,'
-        '"wakeAt":"2026-01-02T00:00:00.000Z","parentRunId":"p","zeta":1.50}'
+        '"wakeAt":"2026-01-02T00:00:00.000Z","parentRunId":"p","zeta":1.50,"alpha":[ ]}'
     )
     assert encode_meta(meta) == text
     assert decode_meta("r\u00e9", text) == meta
@@ -336,6 +337,10 @@ def test_what_is_no_row_is_said_to_be_none(row: bytes) -> None:
         decode_meta("r", row)
 
 
+TEXTS = {"workflow_name", "workflow_hash", "workflow_source_ref", "genesis", "args_hash"}
+TEXTS |= {"wake_at", "parent_run_id"}
+
+
 def row(**fields: object) -> RunMeta:
     base: dict[str, object] = {"run_id": "r", "status": "ok", "updated_at": "x"}
     return RunMeta(**{**base, **fields})  # type: ignore[arg-type]
@@ -362,6 +367,11 @@ def row(**fields: object) -> RunMeta:
         {"extra": JsonMembers({"a": "NaN"})},
         {"extra": JsonMembers({"a": "1,2"})},
         {"extra": JsonMembers({"a": '"' + "x" * MAX_META_BYTES + '"'})},
+        {"extra": JsonMembers(dict.fromkeys("ab", '"' + "x" * 40_000 + '"'))},
+        {"extra": JsonMembers({"a": '"' + "é" * 40_000 + '"'})},
+        *({name: "\ud800"} for name in sorted(TEXTS)),
+        *({name: "x" * 1_001} for name in sorted(TEXTS)),
+        *({name: 2**53} for name in ("segments", "hash_version_low", "hash_version_high")),
     ],
 )
 def test_a_row_out_of_bounds_is_refused(fields: dict[str, object]) -> None:
