@@ -91,14 +91,20 @@ class FileSystem:
         """Follow no link below this folder, from now on; paths elsewhere are taken as they are."""
         self._root = root + os.sep
 
+    def _has_no_way(self, path: str) -> bool:
+        """Whether there is nothing to walk: in the root itself, only the name can be a link."""
+        root = self._root
+        below = root is not None and path.startswith(root) and path.find(os.sep, len(root)) > 0
+        return not below or not _CAN_WALK
+
     @contextmanager
     def _at(self, path: str) -> Iterator[tuple[int | None, str]]:
         """Give the open folder of a path and the name in it; (None, path) where none is needed."""
         root = self._root
-        *folders, name = path.removeprefix(root or "").split(os.sep)  # noqa: PTH206
-        if root is None or not _CAN_WALK or not folders or not path.startswith(root):
-            yield None, path  # in the root itself, only the name can be a link
+        if root is None or self._has_no_way(path):
+            yield None, path
             return
+        *folders, name = path.removeprefix(root).split(os.sep)  # noqa: PTH206
         at = f"{root}{folders[0]}"
         try:
             inside = _open_folder(at, None, at)
@@ -194,6 +200,8 @@ class FileSystem:
 
     def look(self, path: str, /) -> os.stat_result:
         """Return what is known of a name, links not followed."""
+        if self._has_no_way(path):
+            return os.lstat(path)
         with self._at(path) as (folder, name):
             return os.stat(name, dir_fd=folder, follow_symlinks=False)
 
