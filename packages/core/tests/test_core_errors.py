@@ -162,7 +162,7 @@ def test_a_refusal_says_what_happened(reason: RefusalReason, words: str) -> None
     error = LeaseHeldError(run_id="q", reason=reason, offered=LEASE, holder="b", epoch=4)
     assert words in str(error)
     assert "'q'" in str(error)
-    assert ("wait, or take over" if reason == "held" else "acquire again to go on") in str(error)
+    assert ("wait, or take" if reason == "held" else "acquire again to go on") in str(error)
 
 
 def test_a_loss_and_a_stale_seq_say_what_to_do() -> None:

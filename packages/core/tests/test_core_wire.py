@@ -97,7 +97,7 @@ REFUSED_PAYLOADS: list[tuple[str, int, bytes]] = [
 TAKEN_PAYLOADS: list[tuple[str, int, bytes]] = [
     ("the smallest", 0, b'{"seq":0}'),
     ("white space around", 3, b' \t\r\n{ "seq" : 3 } \n'),
-    ("as large as it may be", 0, b'{"seq":0,"v":"' + b"x" * (MAX_PAYLOAD_BYTES - 16) + b'"}'),
+    ("as large as it may be", 0, b'{"seq":0,"v":"' + b"x" * (16 * 1024 * 1024 - 16) + b'"}'),
     ("the largest seq", MAX_INTEGER, b'{"seq":%d}' % MAX_INTEGER),
     ("seq last and escaped", 1, b'{"v":1,"\\u0073eq":1}'),
     ("an escaped lone surrogate", 0, b'{"seq":0,"v":"\\ud800"}'),
