@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rulvar.core.checks import (
@@ -90,6 +90,7 @@ def test_the_longest_ref_is_taken_and_names_its_run() -> None:
     assert run_of_ref("run/a/b") == "run"
 
 
+@settings(deadline=None)
 @given(st.text(max_size=30))
 def test_a_ref_is_taken_exactly_when_each_segment_is(text: str) -> None:
     def taken(check: Callable[[str], str], value: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rulvar.core.errors import (
@@ -186,6 +186,7 @@ STEPS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(STEPS)
 def test_no_earlier_lease_ever_lands_whatever_happens(steps: list[str]) -> None:
     clock = ManualClock(NOW)

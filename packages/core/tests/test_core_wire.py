@@ -8,7 +8,7 @@ import string
 from dataclasses import FrozenInstanceError, fields, is_dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rulvar.core import wire
@@ -157,6 +157,7 @@ def test_an_unclosed_string_of_escaped_quotes_is_read_once() -> None:
         parse_json(text)
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -206,6 +207,7 @@ METAS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(METAS)
 def test_a_row_comes_back_with_every_member_known_and_unknown(meta: RunMeta) -> None:
     text = check_meta(meta)
@@ -417,6 +419,7 @@ def test_a_filter_out_of_form_is_refused(fields: dict[str, object]) -> None:
 # --- times --------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(st.integers(-62_135_596_800_000 + 1000 * 366 * 86_400_000, 253_402_300_799_999))
 def test_a_time_comes_back_to_the_millisecond(unix_ms: int) -> None:
     text = format_time(unix_ms)
