@@ -10,17 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from click.testing import CliRunner
+from cli_command import document, rulvar
 
 from rulvar.cli.commands import audit
-from rulvar.cli.main import main
 from rulvar.core.plugins import open_stores
 from rulvar.core.records import JournalRecord, RunFilter, RunMeta
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from click.testing import Result
 
     from rulvar.core.stores import Stores
 
@@ -44,16 +41,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "cli_audit_flows", raising=False)
     return tmp_path
-
-
-def rulvar(*args: str, status: int = 0) -> Result:
-    result = CliRunner().invoke(main, args)
-    assert result.exit_code == status, result.output
-    return result
-
-
-def document(*args: str, status: int = 0) -> dict[str, object]:
-    return cast("dict[str, object]", json.loads(rulvar(*args, "--json", status=status).stdout))
 
 
 def verdicts(*args: str, status: int = 0) -> dict[str, int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 import pytest
+from cli_command import rulvar
 from click.testing import CliRunner
 
 from rulvar.cli.main import BUILT_IN, main
@@ -17,7 +18,6 @@ from rulvar.cli.options import output_options
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from click.testing import Result
 
 WORKING = """
 import click
@@ -40,12 +40,6 @@ class Helpless(click.Command):
 helpless = Helpless("helpless")
 number = 7
 """
-
-
-def rulvar(*args: str, status: int = 0) -> Result:
-    result = CliRunner().invoke(main, args)
-    assert result.exit_code == status, result.output
-    return result
 
 
 @pytest.fixture

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from click.testing import CliRunner
+from cli_command import document, rulvar
 
 from rulvar.cli import several
-from rulvar.cli.main import main
 from rulvar.core.plugins import open_stores
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from click.testing import Result
 
 FLOWS = """
 from rulvar.core import Done, GoOn, workflow
@@ -42,16 +39,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "cli_removal_flows", raising=False)
     return tmp_path
-
-
-def rulvar(*args: str, status: int = 0, stdin: str | None = None) -> Result:
-    result = CliRunner().invoke(main, args, input=stdin)
-    assert result.exit_code == status, result.output
-    return result
-
-
-def document(*args: str, status: int = 0) -> dict[str, object]:
-    return cast("dict[str, object]", json.loads(rulvar(*args, "--json", status=status).stdout))
 
 
 def begin(*run_ids: str, workflow: str = "one") -> None:

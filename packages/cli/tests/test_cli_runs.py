@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 import apsw
 import pytest
-from click.testing import CliRunner
+from cli_command import document, rulvar
 
-from rulvar.cli.main import main
 from rulvar.core.fencing import assert_fenced_writes
 from rulvar.core.journal import JournalEntry, encode_entry
 from rulvar.core.plugins import open_stores
@@ -19,8 +18,6 @@ from rulvar.core.records import JournalRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from click.testing import Result
 
     from rulvar.core.stores import Stores
 
@@ -61,16 +58,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "cli_test_flows", raising=False)
     return tmp_path
-
-
-def rulvar(*args: str, status: int = 0, stdin: str | None = None) -> Result:
-    result = CliRunner().invoke(main, args, input=stdin)
-    assert result.exit_code == status, result.output
-    return result
-
-
-def document(*args: str, status: int = 0) -> dict[str, object]:
-    return cast("dict[str, object]", json.loads(rulvar(*args, "--json", status=status).stdout))
 
 
 def error_of(*args: str, status: int) -> dict[str, object]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
+from cli_command import document, rulvar
 
 from rulvar.cli import several
 from rulvar.cli.commands.take_over import _take
-from rulvar.cli.main import main
 from rulvar.core import Engine, JournalRecord, Stores, workflow
 from rulvar.core.errors import LeaseHeldError, SupersededError
 from rulvar.core.plugins import open_stores
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from click.testing import Result
-
     from rulvar.core import Context
     from rulvar.core.testing import StoreCall
 
@@ -34,16 +30,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RULVAR_STORE", f"sqlite:///{tmp_path}/runs.db")
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def rulvar(*args: str, status: int = 0, stdin: str | None = None) -> Result:
-    result = CliRunner().invoke(main, args, input=stdin)
-    assert result.exit_code == status, result.output
-    return result
-
-
-def document(*args: str, status: int = 0) -> dict[str, object]:
-    return cast("dict[str, object]", json.loads(rulvar(*args, "--json", status=status).stdout))
 
 
 def test_a_stalled_segment_is_fenced_and_the_run_is_free_at_once(project: Path) -> None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import apsw
 import pytest
+from sqlite_crowd import together
 
 from rulvar.core.errors import (
     JournalOrderViolation,
     LeaseHeldError,
     OutcomeUnknownError,
-    RulvarError,
     StoreBusyError,
     StoreError,
 )
@@ -21,7 +21,7 @@ from rulvar.core.records import JournalRecord, RunMeta
 from rulvar.stores.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from rulvar.stores.sqlite.commits import Committer
@@ -48,35 +48,6 @@ def statements_of(store: SqliteStore) -> Iterator[list[str]]:
     connection.set_exec_trace(note)
     yield noted
     connection.set_exec_trace(None)
-
-
-def together(store: SqliteStore, calls: list[Callable[[], object]]) -> list[object]:
-    """Make the calls in one transaction; return their results, or the errors they raised.
-
-    Another connection holds the lock until every call is queued, so that the first leader
-    finds them all.
-    """
-    blocker = apsw.Connection(store.path)
-    blocker.execute("BEGIN IMMEDIATE")
-    answers: list[object] = [None] * len(calls)
-
-    def run(place: int) -> None:
-        try:
-            answers[place] = calls[place]()
-        except RulvarError as error:
-            answers[place] = error
-
-    crowd = [threading.Thread(target=run, args=(place,)) for place in range(len(calls))]
-    waiting = committer_of(store)._queue
-    for number, thread in enumerate(crowd, start=1):
-        thread.start()
-        while len(waiting) < number and thread.is_alive():
-            pass
-    blocker.execute("ROLLBACK")
-    blocker.close()
-    for thread in crowd:
-        thread.join()
-    return answers
 
 
 def test_callers_that_wait_share_one_commit(tmp_path: Path) -> None:

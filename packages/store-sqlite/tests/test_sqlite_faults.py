@@ -9,13 +9,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 import apsw
 import pytest
+from sqlite_crowd import together
 
 from rulvar.core.clock import SystemClock
 from rulvar.core.errors import (
@@ -28,7 +28,7 @@ from rulvar.core.records import JournalRecord, RunMeta
 from rulvar.stores.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
 MOST_POINTS = 200
@@ -176,33 +176,6 @@ def test_an_unconfirmed_commit_is_settled_before_anybody_reads(tmp_path: Path) -
         store.append("run", record(5))
 
 
-def all_at_once(
-    path: Path, store: SqliteStore, calls: Sequence[Callable[[], object]]
-) -> list[object]:
-    """Have the calls share one transaction; return what each raised, or None."""
-    blocker = apsw.Connection(str(path))
-    blocker.execute("BEGIN IMMEDIATE")
-    answers: list[object] = [None] * len(calls)
-
-    def work(number: int) -> None:
-        try:
-            calls[number]()
-        except StoreError as error:
-            answers[number] = error
-
-    crowd = [threading.Thread(target=work, args=(number,)) for number in range(len(calls))]
-    waiting = store._database._committer._queue
-    for number, thread in enumerate(crowd, start=1):
-        thread.start()
-        while len(waiting) < number and thread.is_alive():
-            pass
-    blocker.execute("ROLLBACK")
-    blocker.close()
-    for thread in crowd:
-        thread.join()
-    return answers
-
-
 def test_a_batch_whose_sync_fails_runs_again_one_by_one(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with faulty(path) as (store, disk):
@@ -210,7 +183,7 @@ def test_a_batch_whose_sync_fails_runs_again_one_by_one(tmp_path: Path) -> None:
         disk.kinds = frozenset({"sync"})
         disk.calls, disk.fail_at = 0, range(1, 2)
         calls = [partial(store.append, f"run-{number}", record(1)) for number in range(4)]
-        answers = all_at_once(path, store, calls)
+        answers = together(store, calls)
         assert disk.failed == ["sync"]
         assert answers == [None] * 4
         assert [store.load(f"run-{n}")[-1].seq for n in range(4)] == [1] * 4
@@ -224,7 +197,7 @@ def test_a_batch_whose_sync_failed_is_off_the_disk_before_it_runs_again(tmp_path
         disk.kinds = frozenset({"sync"})
         disk.calls, disk.fail_at = 0, range(1, 2)
         calls = [partial(store.put_meta, row(held.run_id), lease=held) for held in leases]
-        answers = all_at_once(path, store, calls)
+        answers = together(store, calls)
         assert disk.failed == ["sync"]
         assert [getattr(answer, "reason", answer) for answer in answers] == ["expired"] * 2
         with after_a_crash(path, tmp_path / "crash") as crashed:
