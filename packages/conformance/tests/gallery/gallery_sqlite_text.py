@@ -193,13 +193,14 @@ defect(
     ),
 )
 
-_ABOVE = "rowid > coalesce((SELECT rowid FROM meta WHERE run_id = ?1), 0)"
+_AFTER = "run_id > CAST(?1 AS TEXT)"
+_ABOVE = "rowid > coalesce((SELECT rowid FROM meta WHERE run_id = CAST(?1 AS TEXT)), 0)"
 
 defect(
     "sqlite-list-runs-pages-by-rowid",
     "a page goes on after the row's number, not after its id",
     breaks="M2-pages-move",
-    build=lambda home: worded(home, LIST_ALL=schema.LIST_ALL.replace("run_id > ?1", _ABOVE)),
+    build=lambda home: worded(home, LIST_ALL=schema.LIST_ALL.replace(_AFTER, _ABOVE)),
 )
 
 

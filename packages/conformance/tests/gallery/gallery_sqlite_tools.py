@@ -105,6 +105,7 @@ def worded(home: Home, **instead: str | tuple[str, ...]) -> Stores:
     pairs: dict[str, str] = {}
     for name, said in instead.items():
         usual = getattr(schema, name)
+        assert said != usual, f"{name} is said as ever: nothing is broken"
         if isinstance(said, str):
             pairs[usual] = said
         else:
