@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="stops and kills processes")
 
 _PARENT = """
-import os, sys, time
+import os, signal, sys, time
 from rulvar.conformance.children import Child
 
+# Whoever runs these tests in the background may have had it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 child = Child()
 child.ask("close")
 pid = child._process.pid
