@@ -4,68 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import threading
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from event_bench import WHOLE, Bench, all_of, told, two_steps
 
-from rulvar.core import hookimpl
 from rulvar.core.engine import Done, Engine, GoOn, workflow
 from rulvar.core.engine.events import Hub
-from rulvar.core.errors import ConfigError, PluginError, StoreBusyError, SupersededError
-from rulvar.core.stores import Stores
-from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
+from rulvar.core.errors import ConfigError, StoreBusyError, SupersededError
+from rulvar.core.testing import WatchedStores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rulvar.core.engine import Context, Event, EventStream
+    from rulvar.core.engine import Context, Event
     from rulvar.core.engine.ownership import OwnedRun
     from rulvar.core.records import Lease
     from rulvar.core.testing import StoreCall
 
 
-@workflow(name="two-steps")
-async def two_steps(ctx: Context, _args: object) -> list[str]:
-    return [await ctx.step("a", lambda: "A"), await ctx.step("b", lambda: "B")]
-
-
-WHOLE = [
-    ("lease.granted", ""),
-    ("run.started", "two-steps"),
-    ("step.started", "a"),
-    ("step.finished", "a"),
-    ("step.started", "b"),
-    ("step.finished", "b"),
-    ("run.settled", "ok"),
-    ("run.ended", "ok"),
-    ("lease.released", ""),
-]
-
-
-class Bench:
-    """One store on a manual clock."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.store = ReferenceStore(clock=self.clock)
-        self.pair = Stores(self.store, self.store.transcripts())
-
-
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
-
-
-def told(events: list[Event]) -> list[tuple[str, str]]:
-    return [(event.kind, event.name) for event in events]
-
-
-async def all_of(stream: EventStream) -> list[Event]:
-    return [event async for event in stream]
 
 
 # --- streams ----------------------------------------------------------------------------------
@@ -331,191 +293,3 @@ def test_a_resume_after_a_segment_that_had_not_settled_is_a_takeover(bench: Benc
     asyncio.run(main())
     begun = [(e.kind, e.detail) for e in heard if e.kind in {"run.started", "run.resumed"}]
     assert begun == [("run.started", ""), ("run.resumed", ""), ("run.resumed", "takeover")]
-
-
-# --- observers ----------------------------------------------------------------------------------
-
-
-class Plugin:
-    """An observer by hook."""
-
-    def __init__(self) -> None:
-        self.heard: list[Event] = []
-
-    @hookimpl
-    def rulvar_observe(self, event: Event) -> None:
-        self.heard.append(event)
-
-
-class Raising:
-    """An observer that raises, whatever it hears."""
-
-    @hookimpl
-    def rulvar_observe(self) -> None:
-        message = "not in the mood"
-        raise SystemExit(message)
-
-
-def test_observers_by_hook_get_what_the_callable_gets(bench: Bench) -> None:
-    first, second = Plugin(), Plugin()
-    heard: list[Event] = []
-
-    async def main() -> None:
-        async with Engine(
-            bench.pair, clock=bench.clock, observer=heard.append, observers=[first, second]
-        ) as engine:
-            await engine.run(two_steps, {}, run_id="r")
-
-    asyncio.run(main())
-    assert told(heard) == WHOLE
-    assert heard == first.heard == second.heard
-
-
-def test_an_observer_that_raises_is_logged_and_hurts_nobody(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    plugin = Plugin()
-
-    async def main() -> str:
-        async with Engine(bench.pair, clock=bench.clock, observers=[Raising(), plugin]) as engine:
-            return (await engine.run(two_steps, {}, run_id="r")).status
-
-    with caplog.at_level(logging.ERROR, logger="rulvar.engine"):
-        assert asyncio.run(main()) == "ok"
-    assert told(plugin.heard) == WHOLE
-    raised = [r for r in caplog.records if "an observer raised" in r.getMessage()]
-    assert len(raised) == len(WHOLE)
-    assert all(record.exc_info for record in raised)
-
-
-def test_an_observer_that_blocks_keeps_no_run_and_no_renewal_waiting(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("rulvar.core.engine.events._CLOSE_SECONDS", 0.05)
-    monkeypatch.setattr("rulvar.core.engine.events._OBSERVER_BUFFER", 4)
-    inside, free, done = threading.Event(), threading.Event(), threading.Event()
-    heard: list[Event] = []
-
-    def observe(event: Event) -> None:
-        inside.set()
-        assert free.wait(60)
-        heard.append(event)
-        if event.kind == "lease.released":
-            done.set()
-
-    async def main() -> None:
-        async with Engine(bench.pair, clock=bench.clock, observer=observe) as engine:
-            outcome = await asyncio.wait_for(engine.run(two_steps, {}, run_id="r"), 30)
-            assert outcome.status == "ok"
-            assert inside.is_set()
-
-    asyncio.run(main())
-    assert heard == []
-    assert "an observer is not done" in caplog.text
-    free.set()
-    assert done.wait(10)
-    lagged = [event.count for event in heard if event.kind == "lagged"]
-    assert lagged == [len(WHOLE) - 1 - 4], "one was in its hands, four in the buffer"
-    assert told(heard)[-4:] == WHOLE[-4:]
-
-
-def test_an_observer_may_call_the_engine(bench: Bench) -> None:
-    """It holds no lock of the run: whatever it asks of the engine is answered."""
-    answers: list[str] = []
-
-    def observe(event: Event) -> None:
-        if event.kind == "step.finished" and not answers:
-            answers.append("asked")
-            outcome = asyncio.run(asyncio.wait_for(engines[0].run(two_steps, {}, run_id="x"), 20))
-            answers.append(outcome.status)
-            answered.set()
-
-    answered = threading.Event()
-    engines: list[Engine] = []
-
-    async def main() -> None:
-        async with Engine(bench.pair, clock=bench.clock, observer=observe) as engine:
-            engines.append(engine)
-            await engine.run(two_steps, {}, run_id="r")
-            await asyncio.to_thread(answered.wait, 30)
-
-    asyncio.run(asyncio.wait_for(main(), 30))
-    assert answers == ["asked", "ok"]
-
-
-class Misfit:
-    """An observer whose hook asks for what there is not."""
-
-    @hookimpl
-    def rulvar_observe(self, event: Event, mood: str) -> None:
-        raise NotImplementedError
-
-
-class Misnamed:
-    """An observer whose hook nobody calls."""
-
-    @hookimpl
-    def rulvar_observes(self, event: Event) -> None:
-        raise NotImplementedError
-
-
-class Never:
-    """An observer whose hook only makes a coroutine."""
-
-    @hookimpl
-    async def rulvar_observe(self, event: Event) -> None:
-        raise NotImplementedError
-
-
-@pytest.mark.parametrize(
-    ("plugin", "said"),
-    [
-        (Misfit(), "does not fit"),
-        (Misnamed(), "does not fit"),
-        (Never(), "is async and would never run"),
-        (object(), "implements no"),
-    ],
-)
-def test_a_plugin_that_is_no_observer_is_refused(bench: Bench, plugin: object, said: str) -> None:
-    with pytest.raises(PluginError, match=said):
-        Engine(bench.pair, observers=[plugin])
-
-
-class NeverCalled:
-    """An observer whose call only makes a coroutine."""
-
-    async def __call__(self, event: Event) -> None:
-        raise NotImplementedError
-
-
-def test_an_observer_that_would_never_run_is_refused(bench: Bench) -> None:
-    async def never(_event: Event) -> None:
-        raise NotImplementedError
-
-    for observer in (never, partial(never), NeverCalled()):
-        with pytest.raises(ConfigError, match="observer is an async function"):
-            Engine(bench.pair, observer=observer)  # type: ignore[arg-type]
-
-
-def test_whoever_waits_for_the_beginning_goes_on_before_the_body_does(bench: Bench) -> None:
-    order: list[str] = []
-
-    @workflow
-    async def prompt(_ctx: Context) -> None:
-        order.append("body")
-
-    async def main() -> None:
-        async with Engine(bench.pair, [prompt], clock=bench.clock) as engine:
-            handle = engine.start(prompt, run_id="r")
-            assert await handle.began() is True
-            order.append("told")
-            await handle.result()
-            # It is over already: nothing begins, and nobody waits for ever.
-            assert await engine.start(prompt, run_id="r").began() is False
-            bench.store.acquire("r", "somebody else")
-            refused = engine.start_resume("r")
-            assert await refused.began() is False
-            await refused.wait()
-
-    asyncio.run(main())
-    assert order == ["told", "body"]
