@@ -51,11 +51,11 @@ def content(
     stores: Stores,
 ) -> dict[str, tuple[list[JournalRecord], RunMeta | None, dict[str, bytes | None]]]:
     journal, twin = stores.journal, stores.transcripts
-    runs: list[str] = list(journal.list_run_ids(None, 1000))  # type: ignore[attr-defined]
+    runs: list[str] = list(journal.list_run_ids(None, 1000))  # type: ignore[attr-defined] # both have it
     return {
         run_id: (
             list(journal.load(run_id)),
-            journal.get_meta(run_id),  # type: ignore[attr-defined]
+            journal.get_meta(run_id),  # type: ignore[attr-defined] # both have it
             {ref: twin.get(ref) for ref in twin.list_refs(run_id)},
         )
         for run_id in runs
@@ -92,7 +92,7 @@ def stopping() -> tuple[Stores, Stopping]:
 
         def counted(*given: object, act: object = act) -> None:
             store._spend()
-            act(*given)  # type: ignore[operator]
+            act(*given)  # type: ignore[operator] # a method, by its name
 
         setattr(tables, name, counted)
     return Stores(store, store.transcripts()), store

@@ -101,16 +101,16 @@ class Forgetful(ReferenceStore):
             whole = what != "blobs" or "unfinished" in ref
             put_blob(ref, blob if whole else blob[1:], stored_at)
 
-        self._tables.put_blob = half  # type: ignore[method-assign]
+        self._tables.put_blob = half  # type: ignore[method-assign] # loses a byte
 
     def append(self, run_id: str, entry: JournalRecord, /, **given: object) -> None:
         if self.what != "records" or entry.seq != 2:
-            super().append(run_id, entry, **given)  # type: ignore[arg-type]
+            super().append(run_id, entry, **given)  # type: ignore[arg-type] # passed on as it came
 
     def put_meta(self, meta: RunMeta, /, **given: object) -> None:
         if self.what == "row":
             meta = replace(meta, tags=meta.tags[1:])
-        super().put_meta(meta, **given)  # type: ignore[arg-type]
+        super().put_meta(meta, **given)  # type: ignore[arg-type] # passed on as it came
 
 
 @pytest.mark.parametrize("what", ["records", "row", "blobs"])
@@ -176,11 +176,11 @@ class Seized(ReferenceStore):
 
     def append(self, run_id: str, entry: JournalRecord, /, **given: object) -> None:
         self.count()
-        super().append(run_id, entry, **given)  # type: ignore[arg-type]
+        super().append(run_id, entry, **given)  # type: ignore[arg-type] # passed on as it came
 
     def put_meta(self, meta: RunMeta, /, **given: object) -> None:
         self.count()
-        super().put_meta(meta, **given)  # type: ignore[arg-type]
+        super().put_meta(meta, **given)  # type: ignore[arg-type] # passed on as it came
 
 
 def counted(store: Seized) -> Stores:
@@ -190,7 +190,7 @@ def counted(store: Seized) -> Stores:
 
         def change(*given: object, act: object = act, **lease: object) -> None:
             store.count()
-            act(*given, **lease)  # type: ignore[operator]
+            act(*given, **lease)  # type: ignore[operator] # a method, by its name
 
         setattr(twin, name, change)
     return Stores(store, twin)

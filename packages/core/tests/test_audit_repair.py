@@ -240,7 +240,7 @@ def test_a_successor_that_comes_under_the_repair_loses_nothing() -> None:
 
     def succeed() -> None:
         lease = reference(stores).seize("r", "successor")
-        stores.journal.append("r", begun(2), lease=lease)  # type: ignore[call-arg]
+        stores.journal.append("r", begun(2), lease=lease)  # type: ignore[call-arg] # by its class it does
         stores.journal.put_meta(full_row("r", "suspended"), lease=lease)  # type: ignore[call-arg]
 
     repair = reconcile_run_meta(at_call(stores, "put_meta", succeed), "r")

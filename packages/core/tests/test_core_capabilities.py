@@ -229,7 +229,7 @@ def test_a_capability_is_there_when_all_its_methods_are(
 
 def test_a_number_that_is_a_flag_is_no_time() -> None:
     store = PlainStore()
-    store.lease_ttl_ms = True  # type: ignore[attr-defined]
+    store.lease_ttl_ms = True  # type: ignore[attr-defined] # a wrong one, on purpose
     assert lease_ttl_ms_of(store) is None
 
 
@@ -295,7 +295,7 @@ def guards_narrow(store: JournalStore, blobs: TranscriptStore, lease: Lease) -> 
     if has_fenced_journal(store):
         store.delete("r", lease=lease)
     else:
-        store.delete("r", lease=lease)  # type: ignore[call-arg]
+        store.delete("r", lease=lease)  # type: ignore[call-arg] # not narrowed: mypy must refuse it
     if has_fenced_transcripts(blobs):
         blobs.put("r/x", b"", lease=lease)
 
@@ -304,8 +304,8 @@ def one_guard_narrows_both(store: JournalStore, blobs: TranscriptStore, lease: L
     if has_fenced_writes(store):
         store.delete("r", lease=lease)
     else:
-        store.delete("r", lease=lease)  # type: ignore[call-arg]
+        store.delete("r", lease=lease)  # type: ignore[call-arg] # not narrowed: mypy must refuse it
     if has_fenced_writes(blobs):
         blobs.put("r/x", b"", lease=lease)
     else:
-        blobs.put("r/x", b"", lease=lease)  # type: ignore[call-arg]
+        blobs.put("r/x", b"", lease=lease)  # type: ignore[call-arg] # not narrowed: mypy must refuse it

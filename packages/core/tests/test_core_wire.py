@@ -278,7 +278,7 @@ def test_what_crosses_is_a_value_that_nobody_changes(kind: type) -> None:
     assert is_dataclass(kind)
     given = {each.name: str(number) for number, each in enumerate(fields(kind))}
     if "extra" in given:
-        given["extra"] = JsonMembers({"a": "1"})  # type: ignore[assignment]
+        given["extra"] = JsonMembers({"a": "1"})  # type: ignore[assignment] # no text
     one, other = kind(**given), kind(**given)
     assert one == other
     assert hash(one) == hash(other)
@@ -293,7 +293,7 @@ def test_members_of_a_row_can_be_neither_set_nor_added_to() -> None:
     members = JsonMembers({"a": "1"})
     assert not hasattr(members, "__dict__")
     with pytest.raises(TypeError):
-        members["b"] = "2"  # type: ignore[index]
+        members["b"] = "2"  # type: ignore[index] # what must fail
 
 
 def test_a_run_has_six_statuses_and_four_of_them_end_it() -> None:

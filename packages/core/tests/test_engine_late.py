@@ -376,11 +376,11 @@ def test_a_loss_while_a_cancel_from_inside_is_on_its_way_is_no_exception_to_user
         call = bridge.call
 
         async def lost_first(function: Callable[[], object], **options: object) -> object:
-            bridge.call = call  # type: ignore[method-assign]
+            bridge.call = call  # type: ignore[method-assign] # put back as it was
             lose(store, engine)
-            return await call(function, **options)  # type: ignore[arg-type]
+            return await call(function, **options)  # type: ignore[arg-type] # as they came
 
-        bridge.call = lost_first  # type: ignore[method-assign, assignment]
+        bridge.call = lost_first  # type: ignore[method-assign, assignment] # stands before the call
         await hold_on(engine.cancel("r"))
         asked.append("cancel")
 

@@ -182,7 +182,7 @@ def test_an_observer_that_would_never_run_is_refused(bench: Bench) -> None:
 
     for observer in (never, partial(never), NeverCalled()):
         with pytest.raises(ConfigError, match="observer is an async function"):
-            Engine(bench.pair, observer=observer)  # type: ignore[arg-type]
+            Engine(bench.pair, observer=observer)  # type: ignore[arg-type] # a wrong one, on purpose
 
 
 def test_whoever_waits_for_the_beginning_goes_on_before_the_body_does(bench: Bench) -> None:

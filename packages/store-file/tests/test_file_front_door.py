@@ -33,7 +33,7 @@ CALLS: list[Callable[[FileJournalStore], object]] = [
     lambda store: store.delete(NO_RUN),
     lambda store: store.delete_whole_run(NO_RUN),
     lambda store: store.transcripts().put(NO_REF, b""),
-    lambda store: store.transcripts().put("run/x", "text"),  # type: ignore[arg-type]
+    lambda store: store.transcripts().put("run/x", "text"),  # type: ignore[arg-type] # a wrong one
     lambda store: store.transcripts().get(NO_REF),
     lambda store: store.transcripts().list_refs(NO_RUN),
     lambda store: store.transcripts().delete(NO_REF),

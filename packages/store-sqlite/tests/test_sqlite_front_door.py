@@ -55,7 +55,7 @@ STORE: list[Callable[[SqliteStore], object]] = [
 ]
 TWIN: list[Callable[[SqliteTranscripts], object]] = [
     lambda twin: twin.put(NO_REF, b""),
-    lambda twin: twin.put("run/x", "text"),  # type: ignore[arg-type]
+    lambda twin: twin.put("run/x", "text"),  # type: ignore[arg-type] # a wrong one, on purpose
     lambda twin: twin.put("run/x", b"", lease=NO_LEASE),
     lambda twin: twin.get(NO_REF),
     lambda twin: twin.list_refs(NO_RUN),

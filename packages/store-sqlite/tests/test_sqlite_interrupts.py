@@ -288,7 +288,7 @@ def test_a_job_is_not_withdrawn_while_it_is_being_taken(
                 interrupted.join(0.1)  # it has no way to say that it waits
             return found
 
-        committer._queue.append(job)  # type: ignore[arg-type]
+        committer._queue.append(job)  # type: ignore[arg-type] # its result is not read
         monkeypatch.setattr(Committer, "_waiting", take)
         store.append("run", record(0))
         monkeypatch.undo()

@@ -152,7 +152,7 @@ class RootGroup(click.Group):
         except OutputLostError as error:
             status = _give_up_output(error, output)
         except Exception:  # noqa: BLE001 - shown whole, with a status of its own
-            with suppress(OSError):
+            with suppress(OSError):  # nobody hears it: the status is left to say so
                 traceback.print_exc()
             status = ExitStatus.INTERNAL
         sys.exit(int(status) if isinstance(status, int) else 0)
@@ -278,7 +278,7 @@ def _show_usage(error: click.ClickException, output: Output) -> int:
         document = {"error": {"code": "usage", "message": message, "retryable": False}}
         _tell(output, partial(output.document, document))
     else:
-        with suppress(OSError):
+        with suppress(OSError):  # nobody hears it: the status is left to say so
             error.show()
     return error.exit_code
 
