@@ -30,7 +30,7 @@ connection = apsw.Connection(path)
 connection.execute("PRAGMA synchronous = OFF").fetchall()
 
 def entry(seq, kind, status, **facts):
-    members = {"hashVersion": 101, "seq": seq, "kind": kind, "status": status, "epoch": 1}
+    members = {"hashVersion": 102, "seq": seq, "kind": kind, "status": status, "epoch": 1}
     return json.dumps(members | facts)
 
 def journal(number, entries):

@@ -65,9 +65,9 @@ def set_row(run_id: str, **changed: object) -> None:
 
 def strand(run_id: str) -> None:
     """Leave a terminal row over a journal that goes on."""
-    begins = b'{"hashVersion":101,"seq":0,"kind":"decision","status":"ok","value":'
+    begins = b'{"hashVersion":102,"seq":0,"kind":"decision","status":"ok","value":'
     begins += b'{"decisionType":"run_start","workflow":"greet","genesis":"g"}}'
-    works = b'{"hashVersion":101,"seq":1,"kind":"step","status":"running","key":"s"}'
+    works = b'{"hashVersion":102,"seq":1,"kind":"step","status":"running","key":"s"}'
     with store() as stores:
         for seq, payload in enumerate((begins, works)):
             stores.journal.append(run_id, JournalRecord(seq=seq, payload=payload))

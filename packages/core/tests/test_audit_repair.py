@@ -40,7 +40,7 @@ T2 = "2026-01-02T03:04:07.000Z"
 EXTRA = JsonMembers({"cost": "1.50", "odd": '{ "b" : 1e2 , "a" : [ ] }', "big": "9" * 40})
 
 
-def record(seq: int, version: int = 101, **facts: object) -> JournalRecord:
+def record(seq: int, version: int = 102, **facts: object) -> JournalRecord:
     payload = {"hashVersion": version, "seq": seq, "scope": "", "ordinal": 0, **facts}
     return JournalRecord(seq=seq, payload=json.dumps(payload).encode())
 
@@ -55,7 +55,7 @@ def begun(seq: int, *, epoch: int | None = None) -> JournalRecord:
     return record(seq, **facts, kind="step", status="running", key=f"s{seq}", startedAt=T0)
 
 
-def settled(seq: int, status: str, version: int = 101) -> JournalRecord:
+def settled(seq: int, status: str, version: int = 102) -> JournalRecord:
     value = {"decisionType": "run_settle", "runStatus": status, "segment": 1}
     return record(seq, version, kind="decision", status="ok", value=value, endedAt=T2)
 
@@ -75,16 +75,16 @@ def full_row(run_id: str, status: str) -> RunMeta:
         genesis="g",
         args_provided=True,
         args_hash="sha256:2",
-        hash_version_low=101,
-        hash_version_high=101,
+        hash_version_low=102,
+        hash_version_high=102,
         wake_at=T0,
         parent_run_id="p",
         extra=EXTRA,
     )
 
 
-def behind(stores: Stores, run_id: str = "r", version: int = 101) -> None:
-    if version == 101:
+def behind(stores: Stores, run_id: str = "r", version: int = 102) -> None:
+    if version == 102:
         stores.journal.append(run_id, start())
     stores.journal.append(run_id, settled(1, "ok", version))
     stores.journal.put_meta(full_row(run_id, "running"))
@@ -104,7 +104,7 @@ def reference(stores: Stores) -> ReferenceStore:
 # --- what is written ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [101, 2])
+@pytest.mark.parametrize("version", [102, 2])
 def test_status_and_time_are_rewritten_and_every_other_field_is_kept(version: int) -> None:
     stores = reference_stores()
     behind(stores, version=version)

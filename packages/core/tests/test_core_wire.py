@@ -25,6 +25,7 @@ from rulvar.core.records import (
     RUN_STATUSES,
     TERMINAL_STATUSES,
     BlobStat,
+    Blocked,
     JournalRecord,
     JsonMembers,
     Lease,
@@ -259,6 +260,10 @@ def test_every_field_is_written_under_its_name_in_the_row() -> None:
         hash_version_high=102,
         wake_at="2026-01-02T00:00:00.000Z",
         parent_run_id="p",
+        workflow_version="2",
+        recoveries=3,
+        blocked=Blocked(reason="why", since="2026-01-01T00:00:00.000Z", codes=("a", "b")),
+        stopped=2,
         extra=JsonMembers({"zeta": "1.50", "alpha": "[ ]"}),
     )
     text = (
@@ -266,7 +271,10 @@ def test_every_field_is_written_under_its_name_in_the_row() -> None:
         '"name":"n","tags":["a","b"],"workflowName":"w","workflowHash":"sha256:0",'
         '"workflowSourceRef":"r/source","segments":2,"genesis":"g","argsProvided":true,'
         '"argsHash":"sha256:1","hashVersionLow":101,"hashVersionHigh":102,'
-        '"wakeAt":"2026-01-02T00:00:00.000Z","parentRunId":"p","zeta":1.50,"alpha":[ ]}'
+        '"wakeAt":"2026-01-02T00:00:00.000Z","parentRunId":"p",'
+        '"workflowVersion":"2","recoveries":3,"blocked":{"reason":"why",'
+        '"since":"2026-01-01T00:00:00.000Z","codes":["a","b"]},"stopped":2,'
+        '"zeta":1.50,"alpha":[ ]}'
     )
     assert encode_meta(meta) == text
     assert decode_meta("r\u00e9", text) == meta

@@ -248,7 +248,7 @@ def takeover_and_expiry(bench: Bench) -> None:
 
 def unleased_append(bench: Bench) -> None:
     seq = bench.store.load("r")[-1].seq + 1
-    bench.store.append("r", JournalRecord(seq=seq, payload=b'{"seq":%d,"hashVersion":101}' % seq))
+    bench.store.append("r", JournalRecord(seq=seq, payload=b'{"seq":%d,"hashVersion":102}' % seq))
     bench.clock.advance(bench.store.lease_ttl_ms)
 
 
@@ -288,7 +288,7 @@ def other_last_record(bench: Bench) -> None:
 
 def other_generation(bench: Bench) -> None:
     records = bench.store._tables._runs["r"].records
-    old = records[0].payload.replace(b'"hashVersion":101', b'"hashVersion":7')
+    old = records[0].payload.replace(b'"hashVersion":102', b'"hashVersion":7')
     records[0] = JournalRecord(seq=records[0].seq, payload=old)
     bench.clock.advance(bench.store.lease_ttl_ms)
 

@@ -44,7 +44,7 @@ def abandon(seq: int, ref: int) -> dict[str, object]:
     return {"seq": seq, "kind": "abandon", "status": "ok", "ref": ref}
 
 
-def record(entry: dict[str, object], version: int = 101) -> JournalRecord:
+def record(entry: dict[str, object], version: int = 102) -> JournalRecord:
     payload = {"hashVersion": version, "scope": "", "ordinal": 0, **entry}
     return JournalRecord(seq=cast("int", entry["seq"]), payload=json.dumps(payload).encode())
 
@@ -55,7 +55,7 @@ def row(status: str, run_id: str = "r", **more: object) -> RunMeta:
 
 
 def prepared(
-    entries: Sequence[dict[str, object]], meta: RunMeta | None, *, version: int = 101
+    entries: Sequence[dict[str, object]], meta: RunMeta | None, *, version: int = 102
 ) -> Stores:
     stores = reference_stores(clock=ManualClock())
     for entry in entries:

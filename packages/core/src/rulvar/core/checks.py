@@ -11,7 +11,7 @@ import unicodedata
 from typing import NoReturn, TypeGuard
 
 from rulvar.core.errors import ConfigError
-from rulvar.core.records import JournalRecord, JsonMembers, Lease, RunFilter, RunMeta
+from rulvar.core.records import Blocked, JournalRecord, JsonMembers, Lease, RunFilter, RunMeta
 from rulvar.core.values import MAX_INTEGER
 from rulvar.core.wire import Digits, InvalidJSONError, encode_meta, parse_json
 
@@ -247,8 +247,11 @@ _TEXTS = (
     ("wake_at", MAX_ID_LENGTH),
     ("parent_run_id", MAX_ID_LENGTH),
     ("name", MAX_ID_LENGTH),
+    ("workflow_version", MAX_ID_LENGTH),
 )
-_COUNTS = ("segments", "hash_version_low", "hash_version_high")
+_COUNTS = ("segments", "hash_version_low", "hash_version_high", "recoveries", "stopped")
+_MAX_BLOCKED_CODES = 16
+_MAX_REASON_LENGTH = 2_000
 
 
 def check_meta(meta: object, /) -> str:
@@ -274,6 +277,7 @@ def check_meta(meta: object, /) -> str:
     if meta.args_provided is not None and not isinstance(meta.args_provided, bool):
         _refuse(f"args_provided must be a bool or None, not {_shown(meta.args_provided)}")
     _check_tags(meta.tags)
+    _check_blocked(meta.blocked)
     _check_extra(meta.extra)
     text = encode_meta(meta)
     size = len(text.encode("utf-8"))
@@ -292,6 +296,21 @@ def _check_tags(tags: object) -> None:
         _refuse(f"a run has at most {MAX_TAGS} tags, not {len(tags)}")
     for tag in tags:
         _check_text("a tag", tag)
+
+
+def _check_blocked(blocked: object) -> None:
+    if blocked is None:
+        return
+    if not isinstance(blocked, Blocked):
+        _refuse(f"blocked must be a Blocked or None, not {_shown(blocked)}")
+    _check_text("blocked.reason", blocked.reason, longest=_MAX_REASON_LENGTH)
+    _check_text("blocked.since", blocked.since)
+    if not isinstance(blocked.codes, tuple):
+        _refuse(f"blocked.codes must be a tuple of strings, not {_shown(blocked.codes)}")
+    if len(blocked.codes) > _MAX_BLOCKED_CODES:
+        _refuse(f"blocked.codes has at most {_MAX_BLOCKED_CODES}, not {len(blocked.codes)}")
+    for code in blocked.codes:
+        _check_text("a code of blocked", code)
 
 
 def _check_extra(extra: object) -> None:

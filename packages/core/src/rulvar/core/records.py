@@ -17,6 +17,7 @@ __all__ = [
     "RUN_STATUSES",
     "TERMINAL_STATUSES",
     "BlobStat",
+    "Blocked",
     "JournalRecord",
     "JsonMembers",
     "Lease",
@@ -108,13 +109,29 @@ class BlobStat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """Why a run waits for another code: its journal cannot be replayed by the codes named.
+
+    ``since`` is ISO 8601 UTC with milliseconds; ``codes`` are the last 16 that failed, oldest
+    first. A worker whose code is among them passes the run over.
+    """
+
+    reason: str
+    since: str
+    codes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunMeta:
     """The catalogue row of a run: a projection of its journal, rebuildable from it.
 
     ``updated_at`` and ``wake_at`` are ISO 8601 UTC with milliseconds. ``segments`` counts
     the segments started. ``genesis`` is minted at the fresh start and tells a recreated run
     from the old one of the same id. ``wake_at`` is when a suspended run wants to be looked
-    at again. ``extra`` keeps every member that this version does not know, name to JSON
+    at again. ``workflow_version`` is the version of the workflow that began it;
+    ``recoveries`` counts the segments in a row that ended neither settled nor stopped in
+    order; ``blocked`` says that the present code cannot replay it; ``stopped`` is the number
+    of the last segment that let the run go in an orderly way. ``extra`` keeps every member that this version does not know, name to JSON
     text, order and spelling kept.
     """
 
@@ -134,6 +151,10 @@ class RunMeta:
     hash_version_high: int | None = None
     wake_at: str | None = None
     parent_run_id: str | None = None
+    workflow_version: str | None = None
+    recoveries: int | None = None
+    blocked: Blocked | None = None
+    stopped: int | None = None
     extra: JsonMembers = field(default=_NO_MEMBERS)
 
 

@@ -14,7 +14,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from rulvar.core.records import JsonMembers, RunMeta
+from rulvar.core.records import Blocked, JsonMembers, RunMeta
 from rulvar.core.wording import format_time
 
 if TYPE_CHECKING:
@@ -181,6 +181,10 @@ _META_NAMES: dict[str, str] = {
     "hash_version_high": "hashVersionHigh",
     "wake_at": "wakeAt",
     "parent_run_id": "parentRunId",
+    "workflow_version": "workflowVersion",
+    "recoveries": "recoveries",
+    "blocked": "blocked",
+    "stopped": "stopped",
 }
 """Field of `RunMeta` to member of the row, in the order of writing."""
 
@@ -203,13 +207,42 @@ def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(_is_text(item) for item in value)
 
 
+def _is_blocked(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and set(value) == {"reason", "since", "codes"}
+        and _is_text(value["reason"])
+        and _is_text(value["since"])
+        and _is_texts(value["codes"])
+    )
+
+
 _META_TYPES: dict[str, Callable[[object], bool]] = {
     "tags": _is_texts,
     "segments": _is_count,
     "hash_version_low": _is_count,
     "hash_version_high": _is_count,
     "args_provided": _is_flag,
+    "recoveries": _is_count,
+    "blocked": _is_blocked,
+    "stopped": _is_count,
 }
+
+
+def _from_row(value: object) -> object:
+    """Return a member's value as the record holds it."""
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, dict):
+        return Blocked(reason=value["reason"], since=value["since"], codes=tuple(value["codes"]))
+    return value
+
+
+def _to_row(value: object) -> object:
+    """Return a field's value as the row holds it."""
+    if isinstance(value, Blocked):
+        return {"reason": value.reason, "since": value.since, "codes": list(value.codes)}
+    return value
 
 
 def encode_meta(meta: RunMeta) -> str:
@@ -224,7 +257,7 @@ def encode_meta(meta: RunMeta) -> str:
         value: object = getattr(meta, field)
         if value is None or value == ():
             continue
-        parts.append(f"{json_text(name)}:{json_text(value)}")
+        parts.append(f"{json_text(name)}:{json_text(_to_row(value))}")
         written.add(name)
     parts += [f"{json_text(n)}:{text}" for n, text in meta.extra.items() if n not in written]
     return "{" + ",".join(parts) + "}"
@@ -246,7 +279,7 @@ def decode_meta(run_id: str, data: bytes | str) -> RunMeta:
             continue
         value = _plain_value(members[name])
         if _META_TYPES.get(field, _is_text)(value):
-            known[field] = tuple(value) if isinstance(value, list) else value
+            known[field] = _from_row(value)
             del members[name]
     for field in ("status", "updated_at"):
         if field not in known:

@@ -9,7 +9,7 @@ from rulvar.conformance.clauses import Level, Section
 from rulvar.conformance.crossings import Crossing, cross
 from rulvar.core.errors import ConfigError
 from rulvar.core.filters import matches
-from rulvar.core.records import RUN_STATUSES, JsonMembers, RunFilter, RunMeta
+from rulvar.core.records import RUN_STATUSES, Blocked, JsonMembers, RunFilter, RunMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -47,6 +47,12 @@ def _full(run_id: str) -> RunMeta:
         hash_version_high=2**53 - 1,
         wake_at="2027-01-01T00:00:00.000Z",
         parent_run_id="parent",
+        workflow_version="2",
+        recoveries=2,
+        blocked=Blocked(
+            reason="a 'call' \u00e9", since="2026-12-31T00:00:00.000Z", codes=("a", "b")
+        ),
+        stopped=3,
     )
 
 
@@ -137,6 +143,14 @@ def _refused(trial: Trial) -> None:
         "segments": (-1, True, 1.0, 2**53),
         "args_provided": (1, "true"),
         "hash_version_low": ("101",),
+        "recoveries": (-1, True),
+        "stopped": ("1",),
+        "workflow_version": (2, "x" * 201),
+        "blocked": (
+            "why",
+            Blocked(reason="r", since="s", codes=["a"]),  # type: ignore[arg-type] # wrong on purpose
+            Blocked(reason="r", since="s", codes=("a",) * 17),
+        ),
         "extra": ({"a": "1"}, JsonMembers({"a": "{"})),
     }
     for field, values in wrong.items():

@@ -27,10 +27,10 @@ __all__ = [
     "read_journal",
 ]
 
-HASH_VERSION = 101
+HASH_VERSION = 102
 """What this engine writes. Versions start at 101, outside the other engine's window."""
 
-HASH_WINDOW = (101, 101)
+HASH_WINDOW = (102, 102)
 """The lowest and the highest hash version that this engine reads and continues."""
 
 
