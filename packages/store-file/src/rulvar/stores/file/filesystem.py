@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ __all__ = [
     "opened",
     "read_back",
     "read_file",
+    "read_range",
     "write_all",
 ]
 
@@ -52,6 +53,7 @@ READ = os.O_RDONLY | _ALWAYS
 APPEND = os.O_RDWR | os.O_APPEND | _ALWAYS
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | _ALWAYS
 LOCK = os.O_RDWR | os.O_CREAT | _ALWAYS
+_NEW = os.O_CREAT | os.O_EXCL
 
 _FOLDER = (
     getattr(os, "O_PATH", os.O_RDONLY)
@@ -65,6 +67,8 @@ _CAN_WALK = (
     and hasattr(os, "O_NOFOLLOW")
 )
 _CHUNK = 64 * 1024
+_FILE_MODE = 0o600
+_FOLDER_MODE = 0o700
 _LINK_ERRNOS = frozenset({errno.ELOOP, getattr(errno, "EMLINK", errno.ELOOP)})
 
 
@@ -86,6 +90,11 @@ class FileSystem:
     """
 
     _root: str | None = None
+    _private = True
+
+    def share_by_umask(self) -> None:
+        """Make new files and folders as the process's umask has it, not this user's alone."""
+        self._private = False
 
     def stay_below(self, root: str, /) -> None:
         """Follow no link below this folder, from now on; paths elsewhere are taken as they are."""
@@ -129,7 +138,7 @@ class FileSystem:
             raise NotRegularFileError(errno.ELOOP, "is a symbolic link", path)
         try:
             with self._at(path) as (folder, name):
-                descriptor = os.open(name, flags, 0o666, dir_fd=folder)
+                descriptor = self._open(name, flags, folder)
         except NotRegularFileError:
             raise
         except OSError as error:
@@ -140,6 +149,24 @@ class FileSystem:
             return descriptor
         os.close(descriptor)
         raise NotRegularFileError(errno.EINVAL, "is no regular file", path)
+
+    def _open(self, name: str, flags: int, folder: int | None) -> int:
+        """Open; a file that this call makes is its user's alone, whatever the umask."""
+        if not self._private or not flags & os.O_CREAT:
+            return os.open(name, flags, 0o666, dir_fd=folder)
+        while True:
+            if not flags & os.O_EXCL:
+                with suppress(FileNotFoundError):
+                    return os.open(name, flags & ~os.O_CREAT, dir_fd=folder)
+            try:
+                descriptor = os.open(name, flags | _NEW, 0o600, dir_fd=folder)
+            except FileExistsError:
+                if flags & os.O_EXCL:
+                    raise
+                continue  # another process has made it since
+            if hasattr(os, "fchmod") and stat.S_IMODE(os.fstat(descriptor).st_mode) != _FILE_MODE:
+                os.fchmod(descriptor, _FILE_MODE)
+            return descriptor
 
     def close(self, descriptor: int, /) -> None:
         """Close a descriptor."""
@@ -185,9 +212,11 @@ class FileSystem:
             os.unlink(name, dir_fd=folder)
 
     def make_folder(self, path: str, /) -> None:
-        """Make one folder."""
+        """Make one folder, its user's alone, whatever the umask."""
         with self._at(path) as (folder, name):
-            os.mkdir(name, dir_fd=folder)
+            os.mkdir(name, _FOLDER_MODE if self._private else 0o777, dir_fd=folder)
+            if self._private and os.name != "nt":
+                _make_private(name, folder)
 
     def remove_folder(self, path: str, /) -> None:
         """Remove an empty folder."""
@@ -209,6 +238,13 @@ class FileSystem:
         """Return a folder's entries, in no order."""
         with os.scandir(path) as entries:
             return list(entries)
+
+
+def _make_private(name: str, outer: int | None) -> None:
+    """Undo a umask that takes from the user too."""
+    now = os.stat(name, dir_fd=outer, follow_symlinks=False).st_mode
+    if stat.S_ISDIR(now) and stat.S_IMODE(now) & 0o777 != _FOLDER_MODE:
+        os.chmod(name, _FOLDER_MODE, dir_fd=outer)
 
 
 def _open_folder(name: str, outer: int | None, path: str) -> int:
@@ -274,8 +310,9 @@ def write_all(files: FileSystem, descriptor: int, data: bytes) -> None:
 
 
 def read_range(files: FileSystem, descriptor: int, start: int, end: int) -> bytes:
-    """Return the bytes between two offsets, or up to the end of a shorter file."""
+    """Return the bytes between two offsets, or what a shorter file has of them."""
     parts: list[bytes] = []
+    start = max(0, start)
     while start < end:
         part = files.read(descriptor, min(end - start, 1 << 26), start)
         if not part:

@@ -27,11 +27,13 @@ from rulvar.core.errors import (
     ConfigError,
     OutcomeUnknownError,
     StoreClosedError,
+    StoreCorruptError,
     StoreError,
     StoreForkedError,
 )
 from rulvar.stores.file.errors import translate
 from rulvar.stores.file.filesystem import CREATE, exists, opened, write_all
+from rulvar.stores.file.forks import REMEDY, forget, identity_of, refuse_inherited, watch
 from rulvar.stores.file.layout import Layout, Names, name_document
 from rulvar.stores.file.lock import WriterLock
 from rulvar.stores.file.names import encode_name, is_digest_name
@@ -42,10 +44,14 @@ if TYPE_CHECKING:
 
     from rulvar.core.clock import Clock
     from rulvar.stores.file.filesystem import FileSystem
+    from rulvar.stores.file.forks import Identity
 
-__all__ = ["Durability", "Home", "Settings"]
+__all__ = ["Durability", "Home", "Permissions", "Settings"]
 
 Durability = Literal["full", "normal"]
+Permissions = Literal["private", "umask"]
+"""Who may read what the store makes: its user alone, or whom the process's umask lets in."""
+
 _STRIPES = 64
 _SURELY_ANOTHER_TICK_NS = 2_000_000_000
 
@@ -57,6 +63,7 @@ class Settings:
     root: str
     durability: Durability
     read_only: bool
+    permissions: Permissions = "private"
 
 
 class Home:
@@ -66,6 +73,8 @@ class Home:
         self.settings = settings
         self.files = files
         files.stay_below(settings.root)
+        if settings.permissions == "umask":
+            files.share_by_umask()
         self.clock = clock
         self.layout = Layout(settings.root)
         self.names = Names(files, self.layout)
@@ -79,12 +88,18 @@ class Home:
         self._changed: set[str] = set()
         self._lock: WriterLock | None = None
         self._confirmed: tuple[int, int, int] | None = None
+        self._identity: Identity | None = None
+        self._folders: tuple[Identity, ...] = ()
         try:
+            refuse_inherited(files, settings.root)
             if settings.read_only:
                 require_store(files, self.layout)
             else:
                 self._lock = WriterLock(files, self.layout, clock)
                 prepare(files, self.layout, self._lock)
+                self._folders = require_folders(files, self.layout)
+            self._identity = identity_of(files.look(settings.root))
+            watch(self)
         except OSError as error:
             self._give_back()
             raise translate(error, path=settings.root) from error
@@ -102,14 +117,19 @@ class Home:
         """Whether nothing is ever written."""
         return self.settings.read_only
 
+    @property
+    def identity(self) -> Identity | None:
+        """What tells the folder from every other one, once it is open."""
+        return self._identity
+
     # --- calls ------------------------------------------------------------------------------
 
     def enter(self) -> None:
         """Refuse a call on a closed store, and any in a forked child."""
         if os.getpid() != self._process:
             message = (
-                f"the store at {self.settings.root} was opened by process {self._process}: open "
-                "it anew in this one"
+                f"the store at {self.settings.root} was opened by process {self._process}, which "
+                f"this one was forked from: {REMEDY}"
             )
             raise StoreForkedError(message)
         if self._closing:
@@ -128,7 +148,15 @@ class Home:
             return
         if self._lock is not None:
             self._lock.confirm()
-        require_folders(self.files, self.layout)
+        folders = require_folders(self.files, self.layout)
+        if self._lock is not None and folders != self._folders:
+            at = next(i for i, each in enumerate(folders) if each != self._folders[i])
+            message = (
+                f"{self.layout.folders[at]} is not the folder that this store opened: it was moved "
+                "away and another one put in its place, perhaps by a restore: close this store, "
+                "see to the folder, and open it again"
+            )
+            raise StoreCorruptError(message)
         # A change within the same tick of the file system's clock would leave no mark.
         if os.name != "nt" and abs(time.time_ns() - now.st_ctime_ns) > _SURELY_ANOTHER_TICK_NS:
             self._confirmed = seen
@@ -325,6 +353,7 @@ class Home:
             self._give_back()
 
     def _give_back(self) -> None:
+        forget(self)
         if self._lock is None:
             return
         try:

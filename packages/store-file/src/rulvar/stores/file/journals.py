@@ -1,7 +1,10 @@
 """Journal files: appending, reading, and putting the end of a file right after a crash.
 
 The writer knows the tail of each journal that it has touched, and trusts it for as long as
-the file is the very one it left: same file, same size, same time of change. Otherwise the
+the file is the very one it left: same file, same size, same times of change. Otherwise it looks
+whether its tail is still there. A journal that is less (gone, shorter, other bytes where its
+last ones were) was removed, cut or restored under it, and every call on it is refused: what
+would follow there would go with records that were answered for missing before it. Then the
 last lines are read from the end and judged (`rulvar.stores.file.lines`). What a crash left
 there is put right before anything else happens to the journal, and reported once, as a
 warning of the logger ``rulvar.stores.file``. A read-only store judges in the same way and
@@ -11,10 +14,12 @@ changes nothing: what looks torn may be another process's append on its way.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
-from rulvar.core.errors import JournalOrderViolation
+from rulvar.core.errors import JournalOrderViolation, StoreCorruptError
 from rulvar.stores.file.errors import NO_ROOM, DamagedJournalError
 from rulvar.stores.file.filesystem import (
     APPEND,
@@ -23,6 +28,7 @@ from rulvar.stores.file.filesystem import (
     opened,
     read_back,
     read_file,
+    read_range,
     write_all,
 )
 from rulvar.stores.file.lines import (
@@ -49,17 +55,24 @@ __all__ = ["Journals"]
 logger = logging.getLogger("rulvar.stores.file")
 
 _MOST_TAILS = 50_000
+_LAST_BYTES = 4_096
 _FIRST_LINES = 64
 _ATTEMPTS = 5
 
 
+_Signature = tuple[int, int, tuple[int, int]]
+
+
 class _End(NamedTuple):
-    """A journal as this writer left it, and the seq of its last record."""
+    """A journal as this store left it: the file, its size, its last bytes, its last seq."""
 
     inode: int
     size: int
-    changed_ns: int
+    changed_ns: tuple[int, int]
     seq: int | None
+    last: bytes
+    """A digest of the last bytes; there are ``last_size`` of them."""
+    last_size: int
 
 
 class Journals:
@@ -79,6 +92,7 @@ class Journals:
             try:
                 descriptor = home.files.open(path, APPEND)
             except FileNotFoundError:
+                self._require_nothing_left(run_id, path)
                 self._begin(run_id, path, record)
                 return
             try:
@@ -94,17 +108,19 @@ class Journals:
 
     def _known_end(self, run_id: str, now: os.stat_result) -> _End | None:
         end = self._ends.get(run_id)
-        if end is None or end[:3] != (now.st_ino, now.st_size, now.st_mtime_ns):
+        if end is None or end[:3] != _signature(now):
             return None
         return end
 
-    def _remember(self, run_id: str, now: os.stat_result, seq: int | None) -> None:
-        if len(self._ends) >= _MOST_TAILS:
-            self._ends.clear()
-        self._ends[run_id] = _End(now.st_ino, now.st_size, now.st_mtime_ns, seq)
+    def _remember(self, run_id: str, now: os.stat_result, seq: int | None, last: bytes) -> None:
+        last = last[-_LAST_BYTES:]
+        self._ends.pop(run_id, None)
+        while len(self._ends) >= _MOST_TAILS:
+            self._ends.pop(next(iter(self._ends)), None)
+        self._ends[run_id] = _End(*_signature(now), seq, _digest(last), len(last))
 
     def forget(self, run_id: str) -> None:
-        """Look at the file anew at the next call."""
+        """Know nothing of a run that was deleted: what comes is another journal."""
         self._ends.pop(run_id, None)
 
     def _begin(self, run_id: str, path: str, record: JournalRecord) -> None:
@@ -113,15 +129,16 @@ class Journals:
         home.register(run_id)
         temporary = home.new_temporary()
         home.doubt(run_id, partial(home.discard, temporary))
+        line = encode_line(record)
         try:
-            home.write_new(temporary, encode_line(record), sync=home.full)
+            home.write_new(temporary, line, sync=home.full)
             home.doubt(run_id, partial(self._unbegin, run_id, temporary, path))
             home.files.rename(temporary, path)
             home.sync_folder(home.layout.journals)
             now = home.files.look(path)
         except OSError as error:
             home.fail(run_id, error, landed=False)
-        self._remember(run_id, now, record.seq)
+        self._remember(run_id, now, record.seq, line)
         home.certain(run_id)
 
     def _unbegin(self, run_id: str, temporary: str, path: str) -> None:
@@ -138,24 +155,75 @@ class Journals:
         if end.seq is not None and record.seq <= end.seq:
             raise JournalOrderViolation(run_id=run_id, seq=record.seq, tail_seq=end.seq)
         home = self._home
-        home.doubt(run_id, partial(self._cut, run_id, path, end.size))
+        line = encode_line(record)
+        home.doubt(run_id, partial(self._cut, run_id, path, end))
         try:
-            write_all(home.files, descriptor, encode_line(record))
+            write_all(home.files, descriptor, line)
             if home.full:
                 home.files.sync(descriptor)
-            now = home.files.stat(descriptor)
+            now = self._in_place(path, home.files.stat(descriptor))
+            if now is None or now.st_size < end.size + len(line):
+                self._take_back(descriptor, line)
         except OSError as error:
             home.fail(run_id, error, landed=False)
-        self._remember(run_id, now, record.seq)
+        if now is None or now.st_size < end.size + len(line):
+            home.certain(run_id)
+            raise _less(run_id, path, "was removed, replaced or cut during the append")
+        self._remember(run_id, now, record.seq, line)
         home.certain(run_id)
 
-    def _cut(self, run_id: str, path: str, size: int) -> None:
-        """Take away what stands behind ``size``, durably."""
-        self.forget(run_id)
-        with opened(self._home.files, path, APPEND) as descriptor:
-            self._home.files.truncate(descriptor, size)
+    def _in_place(self, path: str, written: os.stat_result) -> os.stat_result | None:
+        """Return what is known of the journal now, None where it is not the file written to."""
+        try:
+            now = self._home.files.look(path)
+        except FileNotFoundError:
+            return None
+        return now if now.st_ino == written.st_ino else None
+
+    def _take_back(self, descriptor: int, line: bytes) -> None:
+        """Remove a line that went behind less than it was to follow."""
+        files = self._home.files
+        size = files.stat(descriptor).st_size
+        start = size - len(line)
+        if start >= 0 and read_range(files, descriptor, start, size) == line:
+            files.truncate(descriptor, start)
+            files.sync(descriptor)
+
+    def _cut(self, run_id: str, path: str, end: _End) -> None:
+        """Take away what an append wrote behind ``end``, durably, if the file is still that one."""
+        self._ends[run_id] = end
+        files = self._home.files
+        with suppress(FileNotFoundError), opened(files, path, APPEND) as descriptor:
+            size = files.stat(descriptor).st_size
+            if size <= end.size or not self._follows(descriptor, end):
+                return  # removed, cut or replaced under us: the next call says so
+            files.truncate(descriptor, end.size)
             if self._home.full:
-                self._home.files.sync(descriptor)
+                files.sync(descriptor)
+
+    # --- the tail that this store left -------------------------------------------------------
+
+    def _follows(self, descriptor: int, end: _End) -> bool:
+        """Whether the bytes before ``end`` are those that this store left there."""
+        start = end.size - end.last_size
+        return _digest(read_range(self._home.files, descriptor, start, end.size)) == end.last
+
+    def _require_left(self, run_id: str, path: str, descriptor: int, size: int) -> None:
+        """Raise `StoreCorruptError` for a journal that is less than this store left there."""
+        end = self._ends.get(run_id)
+        if end is None:
+            return
+        if size < end.size:
+            raise _less(run_id, path, f"has {size} bytes, where this store left {end.size}")
+        if not self._follows(descriptor, end):
+            raise _less(
+                run_id, path, f"has other bytes up to {end.size} than this store left there"
+            )
+
+    def _require_nothing_left(self, run_id: str, path: str) -> None:
+        end = self._ends.get(run_id)
+        if end is not None and end.size:
+            raise _less(run_id, path, f"is gone, where this store left {end.size} bytes")
 
     # --- the end of a file ------------------------------------------------------------------
 
@@ -166,8 +234,9 @@ class Journals:
             if self._home.full:
                 # What another process wrote and did not sync must not be read and then be gone.
                 files.sync(descriptor)
-            size = files.stat(descriptor).st_size
-            start, data = read_back(files, descriptor, size, 2)
+            now = files.stat(descriptor)
+            self._require_left(run_id, path, descriptor, now.st_size)
+            start, data = read_back(files, descriptor, now.st_size, 2)
         last = last_line(data)
         at, after = start + last.at, None
         try:
@@ -180,8 +249,11 @@ class Journals:
             raise self._damaged(run_id, path, at, error) from error
         if tail.kind != "clean":
             self._put_right(run_id, path, at, tail)
+            with opened(files, path, READ) as descriptor:
+                now = files.stat(descriptor)
+                data = read_range(files, descriptor, now.st_size - _LAST_BYTES, now.st_size)
         seq = tail.records[-1].seq if tail.records else after
-        self._remember(run_id, files.look(path), seq)
+        self._remember(run_id, now, seq, data)
 
     def _damaged(self, run_id: str, path: str, at: int, error: LineError) -> DamagedJournalError:
         position = (read_file(self._home.files, path) or b"")[:at].count(b"\n")
@@ -190,7 +262,6 @@ class Journals:
     def _put_right(self, run_id: str, path: str, at: int, tail: Tail) -> None:
         """Leave whole lines alone on the disk; every step leaves a file that can be judged."""
         home = self._home
-        self.forget(run_id)
         if tail.prefix is None:
             kept = (read_file(home.files, path) or b"")[:at]
             lines = b"".join(encode_line(record) for record in tail.records)
@@ -229,29 +300,29 @@ class Journals:
             self._make_ready(run_id, path)
             return read(path)
         # Beside a writer: what cannot be read counts only once the file stands still.
-        before = self._signature(path)
+        before = self._looked_at(path)
         for _ in range(_ATTEMPTS):
             try:
                 return read(path)
             except DamagedJournalError:
-                now = self._signature(path)
+                now = self._looked_at(path)
                 if now == before:
                     raise
                 before = now
         return read(path)
 
-    def _signature(self, path: str) -> tuple[int, int, int] | None:
+    def _looked_at(self, path: str) -> _Signature | None:
         try:
-            now = self._home.files.look(path)
+            return _signature(self._home.files.look(path))
         except FileNotFoundError:
             return None
-        return now.st_ino, now.st_size, now.st_mtime_ns
 
     def _make_ready(self, run_id: str, path: str) -> None:
         """Put the end right where that is due; a read is answered also when there is no room."""
         try:
             now = self._home.files.look(path)
         except FileNotFoundError:
+            self._require_nothing_left(run_id, path)
             return
         if self._known_end(run_id, now) is not None:
             return
@@ -300,6 +371,24 @@ class Journals:
             at = start + sum(len(line) + 1 for line in last.before[: len(records)])
             raise self._damaged(run_id, path, at, error) from error
         return records
+
+
+def _signature(now: os.stat_result) -> _Signature:
+    # The time of change cannot be set back, as a copy that keeps its times sets the other one.
+    return now.st_ino, now.st_size, (now.st_mtime_ns, now.st_ctime_ns)
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()
+
+
+def _less(run_id: str, path: str, what: str) -> StoreCorruptError:
+    message = (
+        f"the journal of run {run_id!r} {what} ({path}): something else removed, cut or restored "
+        "it while the store was open, and nothing was written: close this store, bring the file "
+        "back or delete the run, and open the store again"
+    )
+    return StoreCorruptError(message, run_id=run_id)
 
 
 def _reaches(data: bytes, after_seq: int) -> bool:

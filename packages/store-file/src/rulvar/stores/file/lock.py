@@ -23,6 +23,7 @@ from filelock import lock_descriptor, unlock_descriptor
 from rulvar.core.errors import StoreInUseError
 from rulvar.core.wire import InvalidJSONError, format_time, json_text, parse_value
 from rulvar.stores.file.filesystem import LOCK, opened, read_file, write_all
+from rulvar.stores.file.forks import identity_of
 
 if TYPE_CHECKING:
     from rulvar.core.clock import Clock
@@ -60,7 +61,7 @@ class WriterLock:
             room = self._open(self._layout.writer_lock)
             try:
                 self._lock_or_refuse(room)
-                self._room = _identity(self._files.stat(room))
+                self._room = identity_of(self._files.stat(room))
                 self._say_who()
             except BaseException:
                 self._close(room)
@@ -77,7 +78,7 @@ class WriterLock:
         if os.name == "nt":
             return  # nobody can remove or move a file there while it is open
         try:
-            now = _identity(self._files.look(self._layout.writer_lock))
+            now = identity_of(self._files.look(self._layout.writer_lock))
         except FileNotFoundError:
             now = None
         if now != self._room:
@@ -151,10 +152,6 @@ class WriterLock:
             "with read_only=true; for several writers at once use sqlite:///<path>"
         )
         return StoreInUseError(message, holder=holder)
-
-
-def _identity(now: os.stat_result) -> tuple[int, int]:
-    return now.st_dev, now.st_ino
 
 
 def _close_all(descriptors: list[int], process: int) -> None:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, NoReturn
 from rulvar.core.errors import ConfigError, StoreCorruptError
 from rulvar.core.wire import InvalidJSONError, json_text, parse_value
 from rulvar.stores.file.filesystem import CREATE, exists, opened, read_file, write_all
+from rulvar.stores.file.forks import identity_of
 
 if TYPE_CHECKING:
     from rulvar.stores.file.filesystem import FileSystem
+    from rulvar.stores.file.forks import Identity
     from rulvar.stores.file.layout import Layout
     from rulvar.stores.file.lock import WriterLock
 
@@ -71,20 +73,23 @@ def _check_marker(layout: Layout, data: bytes) -> None:
         )
 
 
-def require_folders(files: FileSystem, layout: Layout) -> None:
-    """Raise `StoreCorruptError` when a folder of the store is a link, ``OSError`` without one.
+def require_folders(files: FileSystem, layout: Layout) -> tuple[Identity, ...]:
+    """Return which the store's folders are, in the order of ``layout.folders``.
+
+    Raises `StoreCorruptError` when one of them is a link, and ``OSError`` without one.
 
     Asked before every call: what is not there must not be taken for empty, and what was
     replaced by a link would be followed out of the store.
     """
-    for folder in layout.folders:
-        _require_folder(files, folder)
+    return tuple(_require_folder(files, folder) for folder in layout.folders)
 
 
-def _require_folder(files: FileSystem, folder: str) -> None:
-    if not stat.S_ISDIR(files.look(folder).st_mode):
+def _require_folder(files: FileSystem, folder: str) -> Identity:
+    now = files.look(folder)
+    if not stat.S_ISDIR(now.st_mode):
         message = f"{folder} is no folder of its own, and is not followed: move it away"
         raise StoreCorruptError(message)
+    return identity_of(now)
 
 
 def prepare(files: FileSystem, layout: Layout, lock: WriterLock) -> None:

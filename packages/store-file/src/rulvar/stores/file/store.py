@@ -13,7 +13,7 @@ from rulvar.core.checks import (
     check_run_id,
 )
 from rulvar.core.clock import SystemClock
-from rulvar.core.errors import ConfigError
+from rulvar.core.errors import ConfigError, OutcomeUnknownError, StoreError
 from rulvar.core.stores import Stores
 from rulvar.stores.file.deletions import delete_run, finish_deletions, is_being_deleted
 from rulvar.stores.file.errors import translate
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from rulvar.core.clock import Clock
     from rulvar.core.records import JournalRecord, Lease, RunFilter, RunMeta
-    from rulvar.stores.file.home import Durability
+    from rulvar.stores.file.home import Durability, Permissions
 
 __all__ = ["FileJournalStore", "FileStores"]
 
@@ -46,12 +46,15 @@ class FileJournalStore:
     ``root`` is the folder, made when it is not there. ``durability`` is ``"full"`` (what is
     answered survives power loss) or ``"normal"`` (it survives the end of the process; power
     loss may take the last of it, and leave a journal that has to be repaired). ``read_only``
-    opens a store beside its writer and never writes a byte. ``clock`` tells since when the
+    opens a store beside its writer and never writes a byte. ``permissions`` is ``"private"``
+    (new files and folders are for this user alone, 0600 and 0700, whatever the umask) or
+    ``"umask"``; what is there keeps what it has. ``clock`` tells since when the
     folder is held. ``filesystem`` is what everything goes through, for injecting faults.
 
     Raises `ConfigError` for a wrong option, for a folder that is not a store's, and for one
     that is not there when ``read_only``; `StoreInUseError` naming the present writer, before
-    anything is touched; `StoreFullError` and `StoreError` as the disk has it.
+    anything is touched; `StoreForkedError` in a child of a process that had it open at the
+    fork; `StoreFullError` and `StoreError` as the disk has it.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class FileJournalStore:
         *,
         durability: Durability = "full",
         read_only: bool = False,
+        permissions: Permissions = "private",
         clock: Clock | None = None,
         filesystem: FileSystem | None = None,
     ) -> None:
@@ -67,6 +71,7 @@ class FileJournalStore:
             root=resolve(root),
             durability=_durability(durability),
             read_only=_flag("read_only", read_only),
+            permissions=_permissions(permissions),
         )
         files = FileSystem() if filesystem is None else filesystem
         self._home = Home(settings, files, SystemClock() if clock is None else clock)
@@ -133,7 +138,8 @@ class FileJournalStore:
         """Add a record; it is on the medium when this returns, at full durability (A1, A3, A5).
 
         Raises: `JournalOrderViolation` when ``record.seq`` is not above the stored tail;
-        `StoreCorruptError` when the end of the journal is damaged.
+        `StoreCorruptError` when the end of the journal is damaged, or when the journal is less
+        than this store left there: removed, cut or restored under it. Nothing lands then.
         """
         check_run_id(run_id)
         check_record(record)
@@ -143,7 +149,8 @@ class FileJournalStore:
     def load(self, run_id: str, /) -> Sequence[JournalRecord]:
         """Return the run's records in the order of their appends; none when unknown (A2).
 
-        Raises: `StoreCorruptError` with run, position and kind for a line that is no record.
+        Raises: `StoreCorruptError` with run, position and kind for a line that is no record,
+        and for a journal that is less than this store left there.
         """
         check_run_id(run_id)
         with self._home.reading(run_id):
@@ -231,8 +238,16 @@ class FileJournalStore:
 
     def _delete(self, run_id: str, *, blobs: bool) -> None:
         with self._home.writing(run_id):
+            try:
+                delete_run(self._home, run_id, blobs=blobs)
+            except StoreError as error:
+                if isinstance(error, OutcomeUnknownError):
+                    self._journals.forget(run_id)
+                raise
+            except BaseException:
+                self._journals.forget(run_id)
+                raise
             self._journals.forget(run_id)
-            delete_run(self._home, run_id, blobs=blobs)
 
     def _is_deleted(self, run_id: str) -> bool:
         # The writer finishes a deletion before it answers anything else about the run.
@@ -250,6 +265,7 @@ class FileStores(Stores):
         *,
         durability: Durability = "full",
         read_only: bool = False,
+        permissions: Permissions = "private",
         clock: Clock | None = None,
         filesystem: FileSystem | None = None,
     ) -> None:
@@ -257,6 +273,7 @@ class FileStores(Stores):
             root,
             durability=durability,
             read_only=read_only,
+            permissions=permissions,
             clock=clock,
             filesystem=filesystem,
         )
@@ -269,6 +286,15 @@ def _durability(value: object) -> Durability:
     if value == "normal":
         return "normal"
     message = f"durability must be 'full' or 'normal', not {value!r}"
+    raise ConfigError(message)
+
+
+def _permissions(value: object) -> Permissions:
+    if value == "private":
+        return "private"
+    if value == "umask":
+        return "umask"
+    message = f"permissions must be 'private' or 'umask', not {value!r}"
     raise ConfigError(message)
 
 
