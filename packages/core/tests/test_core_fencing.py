@@ -148,7 +148,7 @@ def test_a_fenced_pair_passes_and_keeps_nothing_but_tombstones(hidden: tuple[str
     assert set(report.surfaces) >= SURFACES
     assert set(report.surfaces.values()) == {"refused"}
     tried_live = {finding.surface for finding in report.findings if finding.lease == "live"}
-    assert tried_live == {*SURFACES, "acquire"}
+    assert tried_live == {*SURFACES, "renew_all", "acquire"}
     reasons = {f.lease: f.detail for f in report.findings if f.surface == "append"}
     assert reasons == {
         "live": "",
@@ -352,5 +352,7 @@ def test_a_store_that_fences_appends_alone_is_told_what_is_missing() -> None:
     assert {s for s, outcome in report.surfaces.items() if outcome == "refused"} == {
         "append",
         "renew",
+        "renew_all",
+        "seize",
         "release",
     }

@@ -21,7 +21,7 @@ from rulvar.core.testing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rulvar.core.fencing import (
         ProbeLease,
@@ -301,11 +301,31 @@ def test_every_surface_of_a_liar_is_still_tried() -> None:
     assert {s for s, outcome in report.surfaces.items() if outcome != "refused"} == {"put_meta"}
 
 
+def test_a_seizure_of_a_lease_that_was_passed_is_found() -> None:
+    class IgnoresOver(ReferenceStore):
+        def seize(self, run_id: str, owner: str, /, *, over: Lease | None = None) -> Lease:
+            del over
+            return super().seize(run_id, owner)
+
+    report = probe_fencing(pair(IgnoresOver()))
+    assert {s for s, outcome in report.surfaces.items() if outcome != "refused"} == {"seize"}
+
+
+def test_a_renewal_of_many_that_takes_a_dead_lease_is_found() -> None:
+    class RenewsAnything(ReferenceStore):
+        def renew_all(self, leases: Sequence[Lease], /) -> Sequence[LeaseHeldError]:
+            super().renew_all(leases)
+            return []
+
+    report = probe_fencing(pair(RenewsAnything()))
+    assert {s for s, outcome in report.surfaces.items() if outcome != "refused"} == {"renew_all"}
+
+
 def test_epochs_that_come_back_are_found() -> None:
     class Counted(RepeatsEpochs):
-        def seize(self, run_id: str, owner: str, /) -> Lease:
+        def seize(self, run_id: str, owner: str, /, *, over: Lease | None = None) -> Lease:
             self._leases.pop(run_id, None)
-            return super().seize(run_id, owner)
+            return super().seize(run_id, owner, over=over)
 
     report = probe_fencing(pair(Counted()))
     assert any(f.surface == "acquire" and "before" in f.detail for f in report.problems)

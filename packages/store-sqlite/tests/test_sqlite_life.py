@@ -22,6 +22,7 @@ from rulvar.core.capabilities import (
     has_fenced_transcripts,
     has_journal_tail,
     has_lease_admin,
+    has_lease_batch,
     has_lease_revival,
     has_meta_lookup,
     has_run_inventory,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         FencedTranscriptStore,
         JournalTail,
         LeaseAdmin,
+        LeaseBatch,
         LeaseRevival,
         MetaLookup,
         RunInventory,
@@ -72,6 +74,7 @@ CALLS: dict[str, Callable[[SqliteStore], object]] = {
     "delete_whole_run": lambda store: store.delete_whole_run("run"),
     "acquire": lambda store: store.acquire("run", "owner"),
     "renew": lambda store: store.renew(LEASE),
+    "renew_all": lambda store: store.renew_all([LEASE]),
     "release": lambda store: store.release(LEASE),
     "revive": lambda store: store.revive(LEASE),
     "seize": lambda store: store.seize("run", "owner"),
@@ -93,13 +96,27 @@ def typed(store: SqliteStore) -> None:
     lookup: MetaLookup = store
     tail: JournalTail = store
     admin: LeaseAdmin = store
+    batch: LeaseBatch = store
     floor: EpochFloor = store
     revival: LeaseRevival = store
     inventory: RunInventory = store
     whole: WholeRunDelete = store
     info: BlobInfo = store.transcripts()
     closable: Closable = store
-    assert [journal, blobs, lookup, tail, admin, floor, revival, inventory, whole, info, closable]
+    assert [
+        journal,
+        blobs,
+        lookup,
+        tail,
+        admin,
+        batch,
+        floor,
+        revival,
+        inventory,
+        whole,
+        info,
+        closable,
+    ]
 
 
 def test_every_capability_is_there_and_the_marker_is_declared(tmp_path: Path) -> None:
@@ -112,6 +129,7 @@ def test_every_capability_is_there_and_the_marker_is_declared(tmp_path: Path) ->
             has_journal_tail,
             has_lease_admin,
             has_epoch_floor,
+            has_lease_batch,
             has_lease_revival,
             has_run_inventory,
             has_whole_run_delete,

@@ -21,9 +21,12 @@ from rulvar.core.checks import (
     check_run_id,
     run_of_ref,
 )
+from rulvar.core.errors import LeaseHeldError
 from rulvar.core.testing import ReferenceStore, ReferenceTranscripts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rulvar.core import Clock, JournalRecord, Lease, RunMeta
 
 
@@ -158,7 +161,9 @@ class _BlobDeleteChecksFirst(ReferenceTranscripts):
     breaks="L-grants-meet",
 )
 class _SeizeNumbersFirst(ReferenceStore):
-    def seize(self, run_id: str, owner: str, /) -> Lease:
+    def seize(self, run_id: str, owner: str, /, *, over: Lease | None = None) -> Lease:
+        if over is not None:
+            return super().seize(run_id, owner, over=over)
         check_run_id(run_id)
         check_owner(owner)
         with self._gate.passing():
@@ -166,6 +171,47 @@ class _SeizeNumbersFirst(ReferenceStore):
         with self._gate.passing():
             self._epochs[run_id] = highest
             return self._grant(run_id, owner)
+
+
+@broken(
+    "seize-over-looks-first",
+    "seize looks whether the lease is the present one, and grants the run under the lock again",
+    breaks="L-seize-over-meets",
+)
+class _SeizeOverLooksFirst(ReferenceStore):
+    def seize(self, run_id: str, owner: str, /, *, over: Lease | None = None) -> Lease:
+        if over is not None:
+            check_lease(over)
+            with self._gate.passing():
+                self._check_present(run_id, over)
+        return super().seize(run_id, owner)
+
+
+@broken(
+    "renew-all-checks-first",
+    "the checks of a renewal of many and the new expiries take the lock one after the other",
+    breaks="L-batch-atomic",
+)
+class _RenewAllChecksFirst(_ChecksFirst):
+    def renew_all(self, leases: Sequence[Lease], /) -> Sequence[LeaseHeldError]:
+        refusals: list[LeaseHeldError] = []
+        live: list[Lease] = []
+        for lease in map(check_lease, leases):
+            try:
+                self.check_alone(lease.run_id, lease)
+            except LeaseHeldError as refusal:
+                refusals.append(refusal)
+            else:
+                live.append(lease)
+        with self._gate.passing():
+            until = self._clock.now_ms() + self.lease_ttl_ms
+            for lease in live:
+                row = self._leases.get(lease.run_id)
+                if row is not None:
+                    self._leases[lease.run_id] = replace(
+                        row, owner=lease.owner, epoch=lease.epoch, expires_at=until
+                    )
+        return refusals
 
 
 @broken(

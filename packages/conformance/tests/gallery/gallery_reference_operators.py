@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gallery_over_reference import broken
 
 from rulvar.core.checks import check_lease, check_owner, check_run_id
+from rulvar.core.errors import LeaseHeldError
 from rulvar.core.testing import ReferenceStore
 
 if TYPE_CHECKING:
@@ -55,13 +56,114 @@ class _SkipsLeases(ReferenceStore):
     breaks="L-seize",
 )
 class _SeizesUnderOldEpoch(ReferenceStore):
-    def seize(self, run_id: str, owner: str, /) -> Lease:
+    def seize(self, run_id: str, owner: str, /, *, over: Lease | None = None) -> Lease:
         check_run_id(run_id)
         check_owner(owner)
         with self._gate.passing():
+            if over is not None:
+                self._check_present(run_id, over)
             if self._live_row(run_id) is not None:
                 self._epochs[run_id] -= 1
             return self._grant(run_id, owner)
+
+
+@broken(
+    "seize-ignores-over",
+    "seize takes the run from whoever has it by now",
+    breaks="L-seize-over",
+)
+class _SeizesFromAnybody(ReferenceStore):
+    def _check_present(self, run_id: str, over: Lease) -> None:
+        """Look at nothing."""
+
+
+@broken(
+    "seize-over-dead-lease",
+    "seize takes the run over a lease that was given back",
+    breaks="L-seize-over",
+)
+class _SeizesOverReleased(ReferenceStore):
+    def _check_present(self, run_id: str, over: Lease) -> None:
+        if self._verdict(over) != "released":
+            super()._check_present(run_id, over)
+
+
+@broken(
+    "seize-over-any-owner",
+    "seize asks whether the epoch is the present one, and not whose",
+    breaks="L-seize-over",
+)
+class _SeizesOverForged(ReferenceStore):
+    def _check_present(self, run_id: str, over: Lease) -> None:
+        row = self._leases.get(run_id)
+        super()._check_present(run_id, over if row is None else replace(over, owner=row.owner))
+
+
+@broken(
+    "seize-over-live-alone",
+    "seize refuses the run of a lease that has expired and that nobody has taken",
+    breaks="L-seize-over",
+)
+class _SeizesLiveAlone(ReferenceStore):
+    def _check_present(self, run_id: str, over: Lease) -> None:
+        super()._check_present(run_id, over)
+        if self._live_row(run_id) is None:
+            raise LeaseHeldError(run_id=run_id, reason="superseded", offered=over)
+
+
+@broken(
+    "renew-all-stops",
+    "a renewal of many stops at the first dead lease",
+    breaks="L-batch",
+)
+class _StopsAtTheFirst(ReferenceStore):
+    def renew_all(self, leases: Sequence[Lease], /) -> Sequence[LeaseHeldError]:
+        for lease in leases:
+            check_lease(lease)
+        for number, lease in enumerate(leases, 1):
+            if super().renew_all([lease]):
+                refused = [super(_StopsAtTheFirst, self).renew_all([each]) for each in leases]
+                return [refusal for found in refused[:number] for refusal in found]
+        return []
+
+
+@broken(
+    "renew-all-raises",
+    "a renewal of many raises the first refusal",
+    breaks="L-batch",
+)
+class _RaisesTheFirst(ReferenceStore):
+    def renew_all(self, leases: Sequence[Lease], /) -> Sequence[LeaseHeldError]:
+        for refusal in super().renew_all(leases):
+            raise refusal
+        return []
+
+
+@broken(
+    "renew-all-renews-nothing",
+    "a renewal of many judges the leases and extends none",
+    breaks="L-batch",
+)
+class _RenewsNoneOfMany(ReferenceStore):
+    def renew_all(self, leases: Sequence[Lease], /) -> Sequence[LeaseHeldError]:
+        with self._gate.passing():
+            before = dict(self._leases)
+        try:
+            return super().renew_all(leases)
+        finally:
+            with self._gate.passing():
+                self._leases |= before
+
+
+@broken(
+    "renew-all-hides-refusals",
+    "a renewal of many leaves the dead leases unmentioned",
+    breaks="L-batch",
+)
+class _HidesRefusals(ReferenceStore):
+    def renew_all(self, leases: Sequence[Lease], /) -> Sequence[LeaseHeldError]:
+        super().renew_all(leases)
+        return []
 
 
 @broken(

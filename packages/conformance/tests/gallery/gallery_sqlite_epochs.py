@@ -29,7 +29,9 @@ class _Numbers(SqliteStore):
     def acquire(self, run_id: str, owner: str, /) -> Lease:
         return self._number(run_id, owner, by_force=False)
 
-    def seize(self, run_id: str, owner: str, /) -> Lease:
+    def seize(self, run_id: str, owner: str, /, *, over: Lease | None = None) -> Lease:
+        if over is not None:
+            return super().seize(run_id, owner, over=over)
         return self._number(run_id, owner, by_force=True)
 
     def _number(self, run_id: str, owner: str, *, by_force: bool) -> Lease:

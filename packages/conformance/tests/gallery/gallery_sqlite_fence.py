@@ -17,6 +17,7 @@ from rulvar.core.checks import (
     check_run_id,
     run_of_ref,
 )
+from rulvar.core.errors import LeaseHeldError
 from rulvar.stores.sqlite import SqliteStore, SqliteTranscripts, schema
 from rulvar.stores.sqlite.connection import connect
 from rulvar.stores.sqlite.errors import BUSY
@@ -277,7 +278,9 @@ defect(
 
 
 class _NumbersSeizureFirst(SqliteStore):
-    def seize(self, run_id: str, owner: str, /) -> Lease:
+    def seize(self, run_id: str, owner: str, /, *, over: Lease | None = None) -> Lease:
+        if over is not None:
+            return super().seize(run_id, owner, over=over)
         self.get_lease(run_id)
         at = self._database.read(lambda connection: standing(connection, run_id), run_id)
         epoch = 1 + max(at.mark or 0, at.epoch or 0)
@@ -291,6 +294,51 @@ defect(
     breaks="L-grants-meet",
     build=lambda home: sqlite(home, _NumbersSeizureFirst),
     storm=True,
+)
+
+
+class _ChecksSeizureFirst(SqliteStore):
+    def seize(self, run_id: str, owner: str, /, *, over: Lease | None = None) -> Lease:
+        if over is not None:
+            check_lease(over)
+            at = self._database.read(lambda connection: standing(connection, run_id), run_id)
+            now = self._database.clock.now_ms()
+            if verdict(at, over, now) not in {None, "expired"}:
+                raise refusal(at, run_id, "superseded", now, offered=over)
+        return super().seize(run_id, owner)
+
+
+defect(
+    "sqlite-seize-over-checks-first",
+    "seize looks at the present lease in one transaction and grants the run in the next",
+    breaks="L-seize-over-meets",
+    build=lambda home: sqlite(home, _ChecksSeizureFirst),
+)
+
+
+class _RenewsOneByOne(SqliteStore):
+    def _extend(self, lease: Lease) -> None:
+        until = self._database.clock.now_ms() + self.lease_ttl_ms
+        row = (lease.run_id, lease.owner, lease.epoch, until)
+        written(self, lease.run_id, lambda tx: tx.connection.execute(schema.GRANT, row))
+
+    def renew_all(self, leases: Sequence[Lease], /) -> Sequence[LeaseHeldError]:
+        refusals: list[LeaseHeldError] = []
+        for lease in map(check_lease, leases):
+            try:
+                check_alone(self._database, lease.run_id, lease)
+            except LeaseHeldError as refused:
+                refusals.append(refused)
+                continue
+            self._extend(lease)
+        return refusals
+
+
+defect(
+    "sqlite-renew-all-checks-first",
+    "a renewal of many checks in one transaction and writes in the next",
+    breaks="L-batch-atomic",
+    build=lambda home: sqlite(home, _RenewsOneByOne),
 )
 
 

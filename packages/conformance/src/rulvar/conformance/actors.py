@@ -30,6 +30,7 @@ from rulvar.core.spi import (
     FencedTranscriptStore,
     JournalTail,
     LeaseAdmin,
+    LeaseBatch,
     LeaseRevival,
     MetaLookup,
     RunInventory,
@@ -55,6 +56,7 @@ class FullJournal(
     MetaLookup,
     JournalTail,
     LeaseAdmin,
+    LeaseBatch,
     EpochFloor,
     LeaseRevival,
     RunInventory,
@@ -317,14 +319,28 @@ class Actor:
             lambda: self._trial.granted(self.journal.acquire(run_id, who)),
         )
 
-    def seize(self, run_id: str, owner: str | None = None) -> Lease:
-        """Seize the run."""
+    def seize(self, run_id: str, owner: str | None = None, *, over: Lease | None = None) -> Lease:
+        """Seize the run, or with ``over`` exactly that lease of it."""
         who = self.name if owner is None else owner
         self._trial.knows(run_id)
+        if over is None:
+            return self.call(
+                f"seize({run_id!r}, {who!r})",
+                lambda: self._trial.granted(self.journal.seize(run_id, who)),
+            )
         return self.call(
-            f"seize({run_id!r}, {who!r})",
-            lambda: self._trial.granted(self.journal.seize(run_id, who)),
+            f"seize({run_id!r}, {who!r}, over={_named(over)})",
+            lambda: self._trial.granted(self.journal.seize(run_id, who, over=over)),
+            lease=over,
         )
+
+    def renew_all(self, *leases: Lease) -> list[tuple[Lease | None, str]]:
+        """Renew several leases; return the refused ones, each with its reason."""
+        refusals = self.call(
+            f"renew_all({', '.join(map(_named, leases))})",
+            lambda: self.journal.renew_all(leases),
+        )
+        return [(refusal.offered, refusal.reason) for refusal in refusals]
 
     def renew(self, lease: Lease) -> None:
         """Renew a lease."""

@@ -11,13 +11,18 @@ not clear; a probe skips a run id that another holds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
+from rulvar.core._probe_report import (
+    FencingReport,
+    ProbeFinding,
+    ProbeLease,
+)
 from rulvar.core.capabilities import (
     has_fenced_journal,
     has_fenced_transcripts,
     has_lease_admin,
+    has_lease_batch,
     has_leases,
     has_meta_lookup,
     has_whole_run_delete,
@@ -35,46 +40,13 @@ from rulvar.core.records import JournalRecord, Lease, RunFilter, RunMeta
 from rulvar.core.wire import format_time, json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from rulvar.core._probe_report import ProbeOutcome, ProbeSurface
     from rulvar.core.clock import Clock
     from rulvar.core.ids import IdSource
     from rulvar.core.spi import LeasableStore, LeaseAdmin, TranscriptStore
     from rulvar.core.stores import StorePair
 
-__all__ = [
-    "FencingReport",
-    "ProbeFinding",
-    "ProbeLease",
-    "ProbeOutcome",
-    "ProbeSurface",
-    "probe_fencing",
-]
-
-ProbeSurface = Literal[
-    "append",
-    "put_meta",
-    "blob put",
-    "blob delete",
-    "renew",
-    "release",
-    "delete",
-    "delete_whole_run",
-    "acquire",
-]
-"""A mutation of the pair."""
-
-ProbeLease = Literal[
-    "live", "superseded", "released", "foreign-run", "forged owner", "forged epoch"
-]
-"""The lease that was offered; only ``live`` may let a mutation land."""
-
-ProbeOutcome = Literal["refused", "landed", "failed", "undeclared"]
-"""``refused``     `LeaseHeldError`, and nothing changed
-``landed``      the store returned, or something changed
-``failed``      something else was raised
-``undeclared``  the store does not declare that this mutation takes a lease
-"""
+__all__ = ["probe_fencing"]
 
 _POOL = 8
 _TRIES = 6
@@ -85,9 +57,14 @@ _ORDER: tuple[ProbeSurface, ...] = (
     *_SEEDS,
     "blob delete",
     "renew",
+    "renew_all",
+    "seize",
     "release",
     "delete",
     "delete_whole_run",
+)
+_ABOUT_LEASES: frozenset[ProbeSurface] = frozenset(
+    {"renew", "renew_all", "release", "acquire", "seize"}
 )
 _FENCED_SURFACES: frozenset[ProbeSurface] = frozenset(
     {"append", "put_meta", "blob put", "blob delete", "renew", "release", "delete"}
@@ -98,49 +75,6 @@ _VISIBLE: frozenset[ProbeSurface] = frozenset(
 """What changes something that every store lets one read."""
 _LOST = frozenset({"expired", "superseded", "released"})
 """Why a lease that the probe was granted may be dead without any fault of the store."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeFinding:
-    """What one mutation under one lease did, and what the fence owes."""
-
-    surface: ProbeSurface
-    lease: ProbeLease
-    outcome: ProbeOutcome
-    expected: ProbeOutcome
-    detail: str
-
-    @property
-    def ok(self) -> bool:
-        """Whether the store did what the fence owes."""
-        return self.outcome == self.expected
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FencingReport:
-    """What `probe_fencing` saw: a finding for each mutation under each lease."""
-
-    run_id: str
-    findings: tuple[ProbeFinding, ...]
-
-    @property
-    def fenced(self) -> bool:
-        """Whether every mutation of both stores kept the fence."""
-        return bool(self.findings) and not self.problems
-
-    @property
-    def problems(self) -> tuple[ProbeFinding, ...]:
-        """The findings that break the fence."""
-        return tuple(finding for finding in self.findings if not finding.ok)
-
-    @property
-    def surfaces(self) -> Mapping[ProbeSurface, ProbeOutcome]:
-        """Each mutation with its worst outcome under a dead lease."""
-        worst: dict[ProbeSurface, ProbeOutcome] = {}
-        for finding in self.findings:
-            if finding.lease != "live" and worst.get(finding.surface, "refused") == "refused":
-                worst[finding.surface] = finding.outcome
-        return worst
 
 
 def probe_fencing(
@@ -299,6 +233,10 @@ class _Probe:
     def _surfaces(self) -> set[ProbeSurface]:
         """Return the mutations that take a lease, by what the stores declare."""
         found: set[ProbeSurface] = {"append", "renew", "release"}
+        if has_lease_batch(self._journal):
+            found.add("renew_all")
+        if has_lease_admin(self._journal):
+            found.add("seize")
         if has_fenced_journal(self._journal):
             found |= {"put_meta", "delete"}
             if has_whole_run_delete(self._journal):
@@ -316,13 +254,15 @@ class _Probe:
     def _try_live(self) -> None:
         lease = self._take()
         self._seed(lease)
-        self._attempt("renew", "live", self._run_id, lease)
+        for surface in ("renew", "renew_all"):
+            if surface in self._surfaces():
+                self._attempt(surface, "live", self._run_id, lease)
         self._insist("acquire", "live", self._run_id, lease)
 
     def _try_dead(self, kind: ProbeLease) -> None:
         target = self._other if kind == "foreign-run" else self._run_id
         # These two name no run but the lease's own.
-        skipped = {"renew", "release"} if kind == "foreign-run" else set()
+        skipped = {"renew", "renew_all", "release"} if kind == "foreign-run" else set()
         dead = self._die(kind)
         for surface in _ORDER:
             if surface in self._surfaces() - skipped:
@@ -407,20 +347,16 @@ class _Probe:
         return finding.ok
 
     def _call(self, surface: ProbeSurface, run_id: str, lease: Lease) -> None:
-        journal, transcripts = self._journal, self._transcripts
         self._writes += 1
+        if surface in _ABOUT_LEASES:
+            self._call_about(surface, run_id, lease)
+            return
+        journal, transcripts = self._journal, self._transcripts
         if surface == "append":
             tail = max((record.seq for record in journal.load(run_id)), default=-1)
             entry = {"seq": tail + 1, "kind": _PROBE_NAME, "write": self._writes}
             record = JournalRecord(seq=tail + 1, payload=json_text(entry).encode())
             journal.append(run_id, record, lease=lease)
-        elif surface == "renew":
-            journal.renew(lease)
-        elif surface == "release":
-            journal.release(lease)
-        elif surface == "acquire":
-            self._live = self._latest = journal.acquire(run_id, self._owner)
-            self._highest = max(self._highest, self._live.epoch)
         elif surface == "put_meta" and has_fenced_journal(journal):
             journal.put_meta(self._row(run_id), lease=lease)
         elif surface == "delete" and has_fenced_journal(journal):
@@ -431,6 +367,22 @@ class _Probe:
             transcripts.put(f"{run_id}/probe", f"{self._writes}".encode(), lease=lease)
         elif surface == "blob delete" and has_fenced_transcripts(transcripts):
             transcripts.delete(f"{run_id}/probe", lease=lease)
+
+    def _call_about(self, surface: ProbeSurface, run_id: str, lease: Lease) -> None:
+        journal = self._journal
+        if surface == "renew":
+            journal.renew(lease)
+        elif surface == "renew_all" and has_lease_batch(journal):
+            for refusal in journal.renew_all([lease]):
+                raise refusal
+        elif surface == "seize" and has_lease_admin(journal):
+            # Over a lease that is not the present one: granted to nobody.
+            journal.seize(run_id, self._owner, over=lease)
+        elif surface == "release":
+            journal.release(lease)
+        elif surface == "acquire":
+            self._live = self._latest = journal.acquire(run_id, self._owner)
+            self._highest = max(self._highest, self._live.epoch)
 
     def _row(self, run_id: str) -> RunMeta:
         # Terminal, so that no worker sweeps it; held, so that no retention takes it.

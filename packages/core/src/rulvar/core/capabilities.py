@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         JournalTail,
         LeasableStore,
         LeaseAdmin,
+        LeaseBatch,
         LeaseRevival,
         MetaLookup,
         RunInventory,
@@ -38,6 +39,7 @@ __all__ = [
     "has_fenced_transcripts",
     "has_journal_tail",
     "has_lease_admin",
+    "has_lease_batch",
     "has_lease_revival",
     "has_leases",
     "has_meta_lookup",
@@ -89,6 +91,11 @@ def has_journal_tail(store: object, /) -> TypeIs[JournalTail]:
 def has_lease_admin(store: object, /) -> TypeIs[LeaseAdmin]:
     """Whether the store shows its leases and can seize a run."""
     return _has(store, "get_lease", "list_leases", "seize")
+
+
+def has_lease_batch(store: object, /) -> TypeIs[LeaseBatch]:
+    """Whether the store renews many leases in one unit."""
+    return _has(store, "renew_all")
 
 
 def has_epoch_floor(store: object, /) -> TypeIs[EpochFloor]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast, overload
 
-from rulvar.core._probing import (
+from rulvar.core._probe_report import (
     FencingReport,
     ProbeFinding,
     ProbeLease,
     ProbeOutcome,
     ProbeSurface,
-    probe_fencing,
 )
+from rulvar.core._probing import probe_fencing
 from rulvar.core.capabilities import (
     declares_fenced_writes,
     fencing_domain_of,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rulvar.core.errors import LeaseHeldError
     from rulvar.core.records import BlobStat, JournalRecord, Lease, LeaseInfo, RunFilter, RunMeta
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "JournalTail",
     "LeasableStore",
     "LeaseAdmin",
+    "LeaseBatch",
     "LeaseRevival",
     "MetaLookup",
     "RunInventory",
@@ -195,8 +197,27 @@ class LeaseAdmin(Protocol):
         """Return at most ``limit`` lease rows after a run id, by the id's UTF-8 bytes."""
         ...
 
-    def seize(self, run_id: str, owner: str, /) -> Lease:
-        """Grant a new, higher epoch even while a lease is live: safe because of the fence."""
+    def seize(self, run_id: str, owner: str, /, *, over: Lease | None = None) -> Lease:
+        """Grant a new, higher epoch even while a lease is live: safe because of the fence.
+
+        With ``over``, only while exactly that lease, live or expired, is the run's present
+        one: of several that have judged the same lease, one is granted the run.
+
+        Raises: `LeaseHeldError` (``superseded``) when ``over`` is not the present lease, and
+        nothing changes; ``foreign-run`` when it names another run.
+        """
+        ...
+
+
+class LeaseBatch(Protocol):
+    """For a process that holds many runs: one unit renews all of their leases."""
+
+    def renew_all(self, leases: Sequence[Lease], /) -> Sequence[LeaseHeldError]:
+        """Renew every live lease as `LeasableStore.renew` does, in one unit.
+
+        Returns a refusal for each dead lease, which is its ``offered``, in the order given;
+        a dead one hinders no other. Raises nothing of its own.
+        """
         ...
 
 

@@ -167,6 +167,7 @@ def _methods(trial: Trial) -> None:
         "close",
         "acquire",
         "renew",
+        "renew_all",
         "release",
     ):
         value: object = getattr(trial.stores.journal, name, None)
@@ -182,6 +183,7 @@ def _optional(trial: Trial) -> None:
         "list_leases": (None, 10),
         "seize": ("run", "owner"),
         "raise_epoch": ("run", 1),
+        "renew_all": ((_LEASE,),),
         "revive": (_LEASE,),
         "list_run_ids": (None, 10),
         "delete_whole_run": ("run",),
@@ -192,6 +194,8 @@ def _optional(trial: Trial) -> None:
             _require(trial, trial.stores.journal, name, *arguments)
     if callable(getattr(trial.stores.journal, "delete_whole_run", None)):
         _require(trial, trial.stores.journal, "delete_whole_run", "run", lease=None)
+    if callable(getattr(trial.stores.journal, "seize", None)):
+        _require(trial, trial.stores.journal, "seize", "run", "owner", over=_LEASE)
     if callable(getattr(trial.stores.transcripts, "blob_info", None)):
         _require(trial, trial.stores.transcripts, "blob_info", "run/x")
 

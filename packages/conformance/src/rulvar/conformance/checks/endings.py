@@ -63,6 +63,7 @@ def _every_call(trial: Trial, lease: Lease | None) -> dict[str, Callable[[], obj
         "load_after": lambda: journal.load_after(run, -1, 1),
         "get_lease": lambda: journal.get_lease(run),
         "seize": lambda: journal.seize(run, "operator"),
+        "renew_all": lambda: journal.renew_all(() if lease is None else (lease,)),
         "list_run_ids": lambda: journal.list_run_ids(None, 1),
         "raise_epoch": lambda: journal.raise_epoch(run, 1),
         "delete_whole_run": lambda: journal.delete_whole_run(run),

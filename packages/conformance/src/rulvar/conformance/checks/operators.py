@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES"]
 
-CLAUSES = Section(level=Level.LEASABLE, source="SPI: LeaseAdmin, EpochFloor, LeaseRevival")
+CLAUSES = Section(
+    level=Level.LEASABLE, source="SPI: LeaseAdmin, LeaseBatch, EpochFloor, LeaseRevival"
+)
 
 
 @CLAUSES.clause(
@@ -78,6 +80,153 @@ def _seize(trial: Trial) -> None:
     operator.refused("superseded").append(run, 1, lease=live)
     fresh = trial.run_id("fresh")
     operator.append(fresh, 0, lease=operator.seize(fresh))
+
+
+@CLAUSES.clause(
+    "L-seize-over",
+    "seize with over takes the run from exactly that lease, live or expired, and from no other.",
+    source="SPI: LeaseAdmin",
+    capability="LeaseAdmin",
+    timed=True,
+)
+def _seize_over(trial: Trial) -> None:
+    run, free, never = trial.run_id(), trial.run_id("free"), trial.run_id("never")
+    gone, first, second = trial.actor("gone"), trial.actor("first"), trial.actor("second")
+    dead = gone.acquire(run)
+    gone.append(run, 0, lease=dead)
+    live = first.seize(run, over=dead)
+    trial.require(live.epoch > dead.epoch, "a higher epoch", live.epoch)
+    gone.refused("superseded").append(run, 1, lease=dead)
+    # The second has proved the same death, and must leave the first alone.
+    second.refused("superseded").seize(run, over=dead)
+    first.append(run, 1, lease=live)
+    for other in (replace(live, owner="gone"), replace(live, epoch=live.epoch + 1), dead):
+        second.refused("superseded").seize(run, over=other)
+    second.refused("foreign-run").seize(free, over=live)
+    ended = first.acquire(free)
+    first.release(ended)
+    second.refused("superseded").seize(free, over=ended)
+    second.refused("superseded").seize(never, over=replace(ended, run_id=never))
+    first.append(run, 2, lease=live)
+    trial.expire()
+    later = second.seize(run, over=live)
+    trial.require(later.epoch > live.epoch, "a higher epoch", later.epoch)
+    second.append(run, 3, lease=later)
+
+
+@CLAUSES.clause(
+    "L-seize-over-meets",
+    "Of several that seize over the same lease at once exactly one is granted the run.",
+    source="SPI: LeaseAdmin",
+    capability="LeaseAdmin",
+)
+def _seize_over_meets(trial: Trial) -> None:
+    run = trial.run_id()
+    trial.knows(run)
+    cross(trial, lambda: _seize_the_same(trial, run))
+
+
+def _seize_the_same(trial: Trial, run: str) -> Crossing:
+    one, other = trial.actor("one"), trial.actor("other", trial.another_handle())
+    dead = one.seize(run, "gone")
+
+    def judge(first: Ending, second: Ending, where: str) -> None:
+        for ending in (first, second):
+            refused = isinstance(ending.error, LeaseHeldError)
+            trial.require(
+                ending.returned or refused, f"it is granted or refused ({where})", ending.words()
+            )
+        won = [end.value for end in (first, second) if isinstance(end.value, Lease)]
+        trial.equal(f"how many were granted the run ({where})", len(won), 1)
+        one.renew(won[0])
+
+    return Crossing(
+        lambda: one.journal.seize(run, "one", over=dead),
+        lambda: other.journal.seize(run, "other", over=dead),
+        judge,
+    )
+
+
+@CLAUSES.clause(
+    "L-batch",
+    "renew_all renews every live lease, and returns a refusal for each dead one, in order.",
+    source="SPI: LeaseBatch",
+    capability="LeaseBatch",
+    timed=True,
+)
+def _batch(trial: Trial) -> None:
+    worker, other = trial.actor("worker"), trial.actor("other")
+    names = ("first", "taken", "second", "released", "third", "gone")
+    runs = {name: trial.run_id(name) for name in names}
+    leases = {name: worker.acquire(run) for name, run in runs.items()}
+    trial.equal("what is refused of none", worker.renew_all(), [])
+    trial.equal("what is refused of live ones", worker.renew_all(*leases.values()), [])
+    successor = other.take_over(leases["taken"])
+    worker.release(leases["released"])
+    worker.delete(runs["gone"])
+    forged = replace(leases["third"], owner="another")
+    unknown = Lease(run_id=trial.run_id("never"), owner="x", epoch=1)
+    part = trial.lease_ttl_ms // 2
+    for _ in range(3):
+        trial.pass_ms(part)
+        other.renew(successor)
+        refused = worker.renew_all(*leases.values(), forged, unknown)
+        expected = [
+            (leases["taken"], "superseded"),
+            (leases["released"], "released"),
+            (leases["gone"], "released"),
+            (forged, "unknown"),
+            (unknown, "unknown"),
+        ]
+        trial.equal("what is refused", refused, expected)
+    for name in ("first", "second", "third"):
+        other.refused("held").acquire(runs[name])
+        worker.append(runs[name], 0, lease=leases[name])
+    other.append(runs["taken"], 0, lease=successor)
+    worker.raising(ConfigError).call(
+        "renew_all(None among them)",
+        lambda: worker.journal.renew_all([leases["first"], None]),  # type: ignore[list-item]
+    )
+    trial.expire()
+    late = [leases["first"], leases["second"]]
+    refused = worker.renew_all(*late)
+    trial.equal("what is refused", refused, [(lease, "expired") for lease in late])
+    other.acquire(runs["first"])
+
+
+@CLAUSES.clause(
+    "L-batch-atomic",
+    "Nobody can take a run over between the check and the write of a renewal of many.",
+    source="the fence: check and mutation are one unit",
+    capability="LeaseBatch",
+)
+def _batch_atomic(trial: Trial) -> None:
+    cross(trial, lambda: _renew_and_take(trial))
+
+
+def _renew_and_take(trial: Trial) -> Crossing:
+    run, beside = trial.run_id(), trial.run_id("beside")
+    trial.knows(run)
+    trial.knows(beside)
+    worker, other = trial.actor("worker"), trial.actor("other", trial.another_handle())
+    worker.journal.delete(run)
+    worker.journal.delete(beside)
+    leases = [worker.acquire(run), worker.acquire(beside)]
+
+    def take() -> Lease:
+        other.journal.release(leases[0])
+        return other.journal.acquire(run, "successor")
+
+    def judge(renewed: Ending, taken: Ending, where: str) -> None:
+        for ending in (renewed, taken):
+            trial.require(ending.returned, f"it returns ({where})", ending.words())
+        live = taken.value
+        if isinstance(live, Lease):
+            # A renewal that wrote what it had checked before would have ended the successor.
+            other.renew(live)
+        worker.renew(leases[1])
+
+    return Crossing(lambda: worker.journal.renew_all(leases), take, judge)
 
 
 @CLAUSES.clause(

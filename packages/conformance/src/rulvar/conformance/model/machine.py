@@ -209,10 +209,32 @@ class _Machine(RuleBasedStateMachine):
         self.take(letter, owner, handle)
 
     @precondition(lambda self: self.offers("seize"))
-    @rule(letter=_runs, owner=_owners)
-    def seize(self, letter: str, owner: str) -> None:
+    @rule(letter=_runs, owner=_owners, choice=st.integers(0, 5))
+    def seize(self, letter: str, owner: str, choice: int) -> None:
         run = self.run_of(letter)
-        self.grant(f"seize({run!r}, {owner!r})", lambda side: side.journal.seize(run, owner), 0)
+        over = self.lease_of(run, choice)
+        if over is None:
+            self.grant(f"seize({run!r}, {owner!r})", lambda side: side.journal.seize(run, owner), 0)
+            return
+        self.grant(
+            f"seize({run!r}, {owner!r}, over={_named(over)})",
+            lambda side: side.journal.seize(run, owner, over=side.lease(over)),
+            0,
+        )
+
+    @precondition(lambda self: self.offers("renew_all") and bool(self.leases))
+    @rule(letter=_runs, choice=st.integers(1, 5), also=st.integers(1, 5), handle=_handles)
+    def renew_all(self, letter: str, choice: int, also: int, handle: int) -> None:
+        run = self.run_of(letter)
+        pairs = [pair for n in (choice, also) if (pair := self.lease_of(run, n)) is not None]
+        self.both.do(
+            f"renew_all({', '.join(map(_named, pairs))})",
+            lambda side: [
+                refusal.reason
+                for refusal in side.journal.renew_all([side.lease(pair) for pair in pairs])
+            ],
+            handle=handle,
+        )
 
     @precondition(lambda self: bool(self.leases))
     @rule(
@@ -322,6 +344,7 @@ _NAMES = (
     "append",
     "about_a_lease",
     "seize",
+    "renew_all",
     "delete_whole_run",
     "raise_epoch",
     "time_passes",
@@ -367,6 +390,7 @@ def _offers(machine: _Machine, name: str) -> bool:
         "take_over": lambda: machine.claims(Level.LEASABLE),
         "about_a_lease": lambda: bool(machine.leases),
         "seize": lambda: machine.offers("seize"),
+        "renew_all": lambda: machine.offers("renew_all") and bool(machine.leases),
         "raise_epoch": lambda: machine.offers("raise_epoch"),
         "load_after": lambda: machine.offers("load_after"),
         "time_passes": lambda: machine.trial.place.clock is not None,
@@ -397,7 +421,8 @@ def _arguments(run: str, choice: int, number: int, of: int, handle: int) -> dict
             "what": ("renew", "release", "revive")[of % 3],
         }
         | here,
-        "seize": {"letter": run, "owner": owner},
+        "seize": {"letter": run, "owner": owner, "choice": choice if number else 0},
+        "renew_all": {"letter": run, "choice": max(1, choice), "also": 1 + of % 5} | here,
         "delete_whole_run": under,
         "raise_epoch": {"letter": run, "step": number},
         "time_passes": {"part": number + 1},

@@ -165,6 +165,22 @@ class ReferenceStore:
             expires_at = self._clock.now_ms() + self.lease_ttl_ms
             self._leases[lease.run_id] = _LeaseRow(lease.owner, lease.epoch, expires_at)
 
+    def renew_all(self, leases: Sequence[Lease], /) -> Sequence[LeaseHeldError]:
+        """Renew every live lease in one unit; return a refusal for each dead one, in order."""
+        for lease in leases:
+            check_lease(lease)
+        refusals: list[LeaseHeldError] = []
+        with self._gate.passing():
+            for lease in leases:
+                try:
+                    self._fence(lease.run_id, lease)
+                except LeaseHeldError as refusal:
+                    refusals.append(refusal.with_traceback(None))
+                else:
+                    expires_at = self._clock.now_ms() + self.lease_ttl_ms
+                    self._leases[lease.run_id] = _LeaseRow(lease.owner, lease.epoch, expires_at)
+        return refusals
+
     def release(self, lease: Lease, /) -> None:
         """End a live lease. Raises `LeaseHeldError`."""
         check_lease(lease)
@@ -186,12 +202,25 @@ class ReferenceStore:
                 raise _refusal(lease.run_id, reason, lease, self._live_row(lease.run_id))
             return self._grant(lease.run_id, lease.owner)
 
-    def seize(self, run_id: str, owner: str, /) -> Lease:
-        """Grant the next epoch even while a lease is live: its holder is fenced from now on."""
+    def seize(self, run_id: str, owner: str, /, *, over: Lease | None = None) -> Lease:
+        """Grant the next epoch even while a lease is live: its holder is fenced from now on.
+
+        With ``over``, only while that lease is the run's present one, live or expired.
+        Raises `LeaseHeldError` (``superseded``) when it is not.
+        """
         check_run_id(run_id)
         check_owner(owner)
+        _check_lease(over)
         with self._gate.passing():
+            if over is not None:
+                self._check_present(run_id, over)
             return self._grant(run_id, owner)
+
+    def _check_present(self, run_id: str, over: Lease) -> None:
+        if over.run_id != run_id:
+            raise LeaseHeldError(run_id=run_id, reason="foreign-run", offered=over)
+        if self._verdict(over) not in {None, "expired"}:
+            raise _refusal(run_id, "superseded", over, self._live_row(run_id))
 
     def raise_epoch(self, run_id: str, at_least: int, /) -> None:
         """Make the run's highest epoch at least ``at_least``, and end its lease."""

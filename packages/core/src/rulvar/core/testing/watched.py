@@ -24,7 +24,7 @@ __all__ = ["StoreCall", "WatchedStores"]
 
 _CHANGES = frozenset(
     {"append", "put_meta", "delete", "delete_whole_run", "put"}
-    | {"acquire", "renew", "release", "revive", "seize", "raise_epoch"}
+    | {"acquire", "renew", "renew_all", "release", "revive", "seize", "raise_epoch"}
 )
 _READS = frozenset(
     {"load", "load_after", "list_runs", "get_meta", "list_run_ids", "get", "list_refs"}

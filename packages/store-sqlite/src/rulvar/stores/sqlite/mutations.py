@@ -15,12 +15,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from rulvar.core.checks import MAX_INTEGER
-from rulvar.core.errors import JournalOrderViolation, StoreFullError
+from rulvar.core.errors import JournalOrderViolation, LeaseHeldError, StoreFullError
 from rulvar.core.records import Lease
 from rulvar.stores.sqlite import schema
 from rulvar.stores.sqlite.fence import refusal, refuse_if_dead, slip, standing, verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import apsw
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "raise_epoch",
     "release",
     "renew",
+    "renew_all",
     "revive",
     "seize",
 ]
@@ -114,6 +117,17 @@ def renew(tx: Transaction, lease: Lease, ttl_ms: int) -> None:
     _landed_or_refused(tx, lease.run_id, lease)
 
 
+def renew_all(tx: Transaction, leases: Sequence[Lease], ttl_ms: int) -> list[LeaseHeldError]:
+    """Move the expiry of every live lease; return why each of the others was refused."""
+    refusals: list[LeaseHeldError] = []
+    for lease in leases:
+        try:
+            renew(tx, lease, ttl_ms)
+        except LeaseHeldError as refused:
+            refusals.append(refused.with_traceback(None))
+    return refusals
+
+
 def release(tx: Transaction, lease: Lease) -> None:
     """End a live lease."""
     tx.connection.execute(schema.RELEASE, (lease.run_id, lease.owner, lease.epoch, tx.now))
@@ -129,10 +143,17 @@ def acquire(tx: Transaction, run_id: str, owner: str, ttl_ms: int) -> Lease:
     return _grant(tx, run_id, owner, epoch, ttl_ms)
 
 
-def seize(tx: Transaction, run_id: str, owner: str, ttl_ms: int) -> Lease:
-    """Grant the next epoch, whoever has the run."""
+def seize(tx: Transaction, run_id: str, owner: str, ttl_ms: int, over: Lease | None) -> Lease:
+    """Grant the next epoch, whoever has the run, or while ``over`` is its present lease."""
     epoch = _next_epoch(tx, run_id)
-    tx.connection.execute(schema.SEIZE, (run_id, owner, epoch))
+    if over is None:
+        tx.connection.execute(schema.SEIZE, (run_id, owner, epoch))
+    else:
+        seized = (run_id, owner, epoch, tx.now, over.owner, over.epoch)
+        tx.connection.execute(schema.SEIZE_OVER, seized)
+        if tx.connection.changes() != 1:
+            at = standing(tx.connection, run_id)
+            raise refusal(at, run_id, "superseded", tx.now, offered=over)
     return _grant(tx, run_id, owner, epoch, ttl_ms)
 
 

@@ -133,6 +133,11 @@ _SOMEBODY = (
 _RAISE = "ON CONFLICT (run_id) DO UPDATE SET epoch = excluded.epoch"
 ACQUIRE = f"INSERT INTO epochs (run_id, epoch) SELECT ?1, ?3 WHERE NOT {_SOMEBODY} {_RAISE}"
 SEIZE = f"INSERT INTO epochs (run_id, epoch) SELECT ?1, ?3 WHERE true {_RAISE}"
+SEIZE_OVER = (
+    "INSERT INTO epochs (run_id, epoch) SELECT ?1, ?3 WHERE EXISTS (SELECT 1 "
+    "FROM leases AS held, epochs AS mark WHERE held.run_id = ?1 AND mark.run_id = ?1 "
+    f"AND held.owner = ?5 AND held.epoch = ?6 AND mark.epoch = ?6) {_RAISE}"
+)
 REVIVE = (
     "UPDATE epochs SET epoch = ?5 WHERE run_id = ?1 AND epoch = ?3 AND EXISTS (SELECT 1 "
     "FROM leases AS held WHERE held.run_id = ?1 AND held.owner = ?2 AND held.epoch = ?3 "

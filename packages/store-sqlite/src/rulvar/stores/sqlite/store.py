@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from rulvar.core.clock import Clock
+    from rulvar.core.errors import LeaseHeldError
     from rulvar.core.records import JournalRecord, Lease, LeaseInfo, RunFilter, RunMeta
     from rulvar.stores.sqlite.connection import Durability
 
@@ -306,6 +307,24 @@ class SqliteStore:
             )
         )
 
+    def renew_all(self, leases: Sequence[Lease], /) -> Sequence[LeaseHeldError]:
+        """Renew every live lease in one transaction; return a refusal for each dead one.
+
+        Raises: nothing of its own.
+        """
+        renewed = tuple(map(check_lease, leases))
+        self._database.enter()
+        if not renewed:
+            return ()
+        ttl_ms = self.lease_ttl_ms
+        return self._database.write(
+            Job(
+                lambda tx: mutations.renew_all(tx, renewed, ttl_ms),
+                run_id=None,
+                urgent=True,
+            )
+        )
+
     def release(self, lease: Lease, /) -> None:
         """End a live lease.
 
@@ -339,18 +358,22 @@ class SqliteStore:
             )
         )
 
-    def seize(self, run_id: str, owner: str, /) -> Lease:
+    def seize(self, run_id: str, owner: str, /, *, over: Lease | None = None) -> Lease:
         """Grant a new, higher epoch even while a lease is live: safe because of the fence.
 
-        Raises: nothing of its own.
+        Raises: with ``over``, `LeaseHeldError` (``superseded``) unless exactly that lease is
+        the run's present one, live or expired; ``foreign-run`` when it names another run.
         """
         check_run_id(run_id)
         check_owner(owner)
+        if over is not None:
+            check_lease(over)
         self._database.enter()
+        refuse_foreign(run_id, over)
         ttl_ms = self.lease_ttl_ms
         return self._database.write(
             Job(
-                lambda tx: mutations.seize(tx, run_id, owner, ttl_ms),
+                lambda tx: mutations.seize(tx, run_id, owner, ttl_ms, over),
                 run_id=run_id,
                 grants=True,
             )
