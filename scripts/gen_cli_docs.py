@@ -64,7 +64,8 @@ follow a question mark, as in `sqlite:///runs.db?lease_ttl_ms=30000&durability=n
 the store does not know is refused. SQLite has `lease_ttl_ms`, `busy_timeout_ms`,
 `open_timeout_ms`, `durability` and `allow_network_filesystem`, which
 [Durability and the fence](durability.md) explains, and `read_only=true`, to look at a file that is
-there. The file store has `durability` and `read_only`. `rulvar stores` lists what is installed.
+there. The file store has `durability`, `read_only` and `permissions`. `rulvar stores` lists what is
+installed.
 
 ## Output
 

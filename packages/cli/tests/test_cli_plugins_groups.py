@@ -71,6 +71,7 @@ def test_a_command_that_is_not_installed_names_its_distribution(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     install(monkeypatch)
+    monkeypatch.setattr("rulvar.core.plugins.find_spec", lambda _name: None)
     for name, distribution in KNOWN.items():
         result = CliRunner().invoke(main, (*name.split("."), "--help"))
         assert result.exit_code == 2
@@ -84,6 +85,15 @@ def test_a_command_that_is_not_installed_names_its_distribution(
     json_text = CliRunner().invoke(main, ("certify", "--json")).stdout
     assert "pip install rulvar-conformance" in json.loads(json_text)["error"]["message"]
     assert "No such command 'other'." in CliRunner().invoke(main, ("other",)).stderr
+
+
+def test_one_that_is_here_without_its_metadata_is_not_to_be_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install(monkeypatch)
+    told = CliRunner().invoke(main, ("certify",)).stderr
+    assert "rulvar.conformance is here, and the metadata of rulvar-conformance" in told
+    assert "pip install" not in told
 
 
 def test_an_installed_one_is_only_put_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

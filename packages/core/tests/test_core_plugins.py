@@ -133,6 +133,43 @@ BROKEN: list[tuple[str, str, list[str]]] = [
     ("syntax", "def (", ["cannot be loaded", "SyntaxError"]),
     ("raising", "raise ValueError('at import')", ["cannot be loaded", "ValueError: at import"]),
     ("leaving", "raise SystemExit('at import')", ["cannot be loaded", "SystemExit: at import"]),
+    ("stopping", "raise KeyboardInterrupt", ["cannot be loaded", "KeyboardInterrupt"]),
+    (
+        "cancelled",
+        "import asyncio\nraise asyncio.CancelledError('no')",
+        ["cannot be loaded", "CancelledError: no"],
+    ),
+    (
+        "basic",
+        "class Odd(BaseException): ...\nraise Odd('at import')",
+        ["cannot be loaded", "Odd: at import"],
+    ),
+    (
+        "guarded",
+        (
+            "class Touchy:\n    @property\n"
+            "    def __class__(self): raise SystemExit('hands off')\n"
+            "touchy = Touchy()\n"
+        ),
+        ["does not fit", "hands off"],
+    ),
+    (
+        "shy",
+        (
+            "from rulvar.core import hookimpl, Stores\n"
+            "class Shy:\n    def __getattr__(self, name): raise SystemExit(0)\n"
+            "@hookimpl\ndef rulvar_open_stores(url): return Stores(Shy(), Shy())\n"
+        ),
+        ["journal.append", "transcripts.list_refs"],
+    ),
+    (
+        "breaking",
+        (
+            "from rulvar.core import hookimpl\n@hookimpl\n"
+            "def rulvar_open_stores(url): raise KeyboardInterrupt\n"
+        ),
+        ["failed with KeyboardInterrupt"],
+    ),
     ("hookless", "x = 1", ["implements no hook", "hookimpl"]),
     (
         "touchy",
@@ -161,7 +198,7 @@ BROKEN: list[tuple[str, str, list[str]]] = [
     (
         "other",
         "from rulvar.core import hookimpl\n@hookimpl\ndef rulvar_open_stores(url): return 7\n",
-        ["returned a int, not Stores"],
+        ["returned an int, not Stores"],
     ),
     (
         "halves",
@@ -252,6 +289,7 @@ def test_an_unknown_scheme_names_what_to_install(site: Site) -> None:
     assert "did you mean good://?" in message
     answer = site.ask(
         "from rulvar.core import plugins\n"
+        "plugins.find_spec = lambda _name: None\n"
         "answer = [plugins._unknown_scheme(s, []) for s in ('sqlite', 'file', 'memory', 'sqlit')]"
     )
     assert isinstance(answer, list)
@@ -266,6 +304,73 @@ def test_an_unknown_scheme_names_what_to_install(site: Site) -> None:
         strict=True,
     ):
         assert install in text
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_is_here_without_its_metadata_is_not_to_be_installed(site: Site, frozen: bool) -> None:
+    answer = site.ask(
+        "import sys\n"
+        "from rulvar.core import plugins\n"
+        f"if {frozen}: sys.frozen = True\n"
+        "plugins._entry_points = lambda group: []\n"
+        "answer = []\n"
+        "for here in (True, False):\n"
+        "    plugins.find_spec = lambda _name: object() if here else None\n"
+        "    try: plugins.open_stores('sqlite:///runs.db')\n"
+        "    except plugins.PluginError as error: answer.append(str(error))"
+    )
+    assert isinstance(answer, list)
+    here, absent = answer
+    assert "rulvar.stores.sqlite is here, and the metadata of rulvar-store-sqlite" in here
+    assert "pip install" not in here
+    assert ("--copy-metadata rulvar-store-sqlite" in here) == frozen
+    assert ("pip install" in absent) != frozen
+    assert ("frozen application was built without rulvar-store-sqlite" in absent) == frozen
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+def test_what_cannot_be_looked_up_is_not_to_be_installed(site: Site) -> None:
+    answer = site.ask(
+        "import os, resource\n"
+        "from rulvar.core import plugins, errors\n"
+        "import importlib_metadata, pluggy, rulvar.core.hookspecs\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))\n"
+        "held = []\n"
+        "try:\n"
+        "    while True: held.append(os.open(os.devnull, os.O_RDONLY))\n"
+        "except OSError: pass\n"
+        "try: plugins.open_stores('good://')\n"
+        "except errors.StoreError as error: answer = [str(error)]\n"
+        "for each in held: os.close(each)\n"
+        "plugins.open_stores('good://').close()\n"
+        "answer.append('opened')"
+    )
+    assert isinstance(answer, list)
+    assert "Too many open files" in answer[0]
+    assert "ulimit -n" in answer[0]
+    assert answer[1] == "opened"
+
+
+def test_an_interrupt_of_a_person_is_not_the_plugin_s(site: Site) -> None:
+    site.add(
+        "slow",
+        "[rulvar.stores]\nslow = slow_plugin\n",
+        modules={
+            "slow_plugin": (
+                "import os, signal, threading\n"
+                "os.kill(os.getpid(), signal.SIGINT)\n"
+                "threading.Event().wait(60)\n"
+            )
+        },
+    )
+    answer = site.ask(
+        "import signal\n"
+        "from rulvar.core.plugins import open_stores\n"
+        "before = signal.getsignal(signal.SIGINT)\n"
+        "try: open_stores('slow://')\n"
+        "except KeyboardInterrupt: answer = signal.getsignal(signal.SIGINT) is before\n"
+    )
+    assert answer is True
 
 
 def test_commands_are_loaded_by_name(site: Site) -> None:

@@ -1,7 +1,8 @@
-"""Loading workflows from the user's own module: ``MODULE`` or ``MODULE:ATTR``.
+"""Loading workflows from the user's own modules: ``MODULE`` or ``MODULE:ATTR``.
 
 ``MODULE`` takes every `Workflow` that the module holds; ``MODULE:ATTR`` one workflow, or an
-iterable of them. The folder that the setting was read from goes first on ``sys.path``.
+iterable of them. Several may be named: their workflows are taken together. The folder that the
+setting was read from goes first on ``sys.path``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 from rulvar.core import Workflow
 from rulvar.core.errors import ConfigError
+from rulvar.core.foreign import ForeignError, calling_foreign_code
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -23,12 +25,23 @@ if TYPE_CHECKING:
 __all__ = ["load_workflows"]
 
 
-def load_workflows(app: Setting) -> tuple[Workflow, ...]:
-    """Return the workflows that ``app`` names, in the module's own order.
+def load_workflows(apps: Iterable[Setting]) -> tuple[Workflow, ...]:
+    """Return the workflows that the apps name: app by app, in each module's own order.
 
-    Raises `ConfigError` when the module does not import, has no such attribute, or holds no
+    Raises `ConfigError` when a module does not import, has no such attribute, or holds no
     workflow; and when two workflows go by one name.
     """
+    found: dict[str, tuple[Workflow, Setting]] = {}
+    for app in apps:
+        for workflow in _load(app):
+            known, where = found.setdefault(workflow.name, (workflow, app))
+            if known is not workflow:
+                places = " and ".join(dict.fromkeys([repr(where.value), repr(app.value)]))
+                _refuse(f"app {places}: two workflows named {workflow.name!r}: rename one of them")
+    return tuple(workflow for workflow, _ in found.values())
+
+
+def _load(app: Setting) -> tuple[Workflow, ...]:
     module_name, colon, attribute = app.value.partition(":")
     if not module_name or module_name.startswith(".") or (colon and not attribute):
         _refuse(f"app {app.value!r} must be MODULE or MODULE:ATTR, as in workflows:count")
@@ -36,7 +49,6 @@ def load_workflows(app: Setting) -> tuple[Workflow, ...]:
     found = _take(module, attribute, app) if attribute else _workflows_of(vars(module).values())
     if not found:
         _refuse(f"app {app.value!r} holds no workflow: decorate an async function with @workflow")
-    _refuse_doubles(found, app)
     return found
 
 
@@ -45,21 +57,22 @@ def _import(module_name: str, app: Setting) -> ModuleType:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
+        with calling_foreign_code():
+            return importlib.import_module(module_name)
+    except ForeignError as failed:
+        # Whatever the user's module raises is about that module: name the line, keep the cause.
+        error = failed.cause
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             message = (
-                f"app {app.value!r}: there is no module {error.name!r} in {folder} nor in this "
+                f"app {app.value!r}: there is no module {missing!r} in {folder} nor in this "
                 "environment: name a module that Python can import from there"
             )
             raise ConfigError(message) from error
         raise _broken(app, error) from error
-    except (Exception, SystemExit) as error:
-        # Whatever the user's module raises is about that module: name the line, keep the cause.
-        raise _broken(app, error) from error
 
 
-def _broken(app: Setting, error: Exception | SystemExit) -> ConfigError:
+def _broken(app: Setting, error: BaseException) -> ConfigError:
     where = ""
     frames = traceback.extract_tb(error.__traceback__)
     if frames and not frames[-1].filename.startswith("<frozen importlib"):
@@ -104,13 +117,6 @@ def _workflows_of(values: Iterable[object]) -> tuple[Workflow, ...]:
         if isinstance(value, Workflow) and not any(value is known for known in found):
             found.append(value)
     return tuple(found)
-
-
-def _refuse_doubles(workflows: tuple[Workflow, ...], app: Setting) -> None:
-    names = [each.name for each in workflows]
-    for name in names:
-        if names.count(name) > 1:
-            _refuse(f"app {app.value!r} has two workflows named {name!r}: rename one of them")
 
 
 def _refuse(message: str) -> NoReturn:

@@ -18,7 +18,7 @@ from typing import Literal, cast
 
 from rulvar.core.errors import ConfigError
 
-__all__ = ["ENVIRONMENT", "Setting", "find_project", "read_setting"]
+__all__ = ["ENVIRONMENT", "Setting", "find_project", "read_setting", "read_settings"]
 
 SettingName = Literal["store", "app"]
 
@@ -55,6 +55,13 @@ def read_setting(name: SettingName, given: str | None) -> Setting:
         f'{name} = "{example}" under [tool.rulvar] in pyproject.toml'
     )
     raise ConfigError(message)
+
+
+def read_settings(name: SettingName, given: tuple[str, ...]) -> tuple[Setting, ...]:
+    """Return a setting that may be given several times, each once. Raises as `read_setting`."""
+    if not any(given):
+        return (read_setting(name, None),)
+    return tuple(read_setting(name, each) for each in dict.fromkeys(given) if each)
 
 
 def _current_folder() -> Path:

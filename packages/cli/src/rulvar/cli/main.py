@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import importlib
 import io
+import linecache
 import os
 import sys
 import traceback
 import warnings
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
@@ -32,6 +33,7 @@ from rulvar.cli.others import (
 )
 from rulvar.cli.render import Output, OutputLostError
 from rulvar.core.errors import RulvarError
+from rulvar.core.wording import plain, plain_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -151,9 +153,8 @@ class RootGroup(click.Group):
             status = status_of_error(error)
         except OutputLostError as error:
             status = _give_up_output(error, output)
-        except Exception:  # noqa: BLE001 - shown whole, with a status of its own
-            with suppress(OSError):  # nobody hears it: the status is left to say so
-                traceback.print_exc()
+        except Exception as error:  # noqa: BLE001 - shown whole, with a status of its own
+            output.trace(error)
             status = ExitStatus.INTERNAL
         sys.exit(int(status) if isinstance(status, int) else 0)
 
@@ -237,7 +238,9 @@ def _own_warnings(output: Output) -> Iterator[None]:
             if category.__module__.startswith("rulvar."):
                 output.note(f"warning: {message}")
             else:
-                show(message, category, filename, lineno, file, line)
+                code = linecache.getline(filename, lineno) if line is None else line
+                said = plain_lines(str(message)), category, plain(filename), lineno
+                show(*said, file, plain_lines(code))
 
         warnings.showwarning = show_ours
         yield
@@ -278,8 +281,9 @@ def _show_usage(error: click.ClickException, output: Output) -> int:
         document = {"error": {"code": "usage", "message": message, "retryable": False}}
         _tell(output, partial(output.document, document))
     else:
-        with suppress(OSError):  # nobody hears it: the status is left to say so
-            error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        output.told(shown.getvalue())
     return error.exit_code
 
 

@@ -66,9 +66,13 @@ store_option = click.option(
 
 app_option = click.option(
     "--app",
-    "app",
+    "apps",
     metavar="MODULE[:ATTR]",
+    multiple=True,
     envvar=ENVIRONMENT["app"],
     show_envvar=True,
-    help="Where the workflows are, as in flows:count; or app under [tool.rulvar].",
+    help=(
+        "Where workflows are, as in flows:count; may be given several times (several in the "
+        "variable with spaces between them); or app under [tool.rulvar]."
+    ),
 )

@@ -9,7 +9,8 @@ from __future__ import annotations
 import click
 
 from rulvar.core.errors import PluginError
-from rulvar.core.wording import command_line
+from rulvar.core.foreign import ForeignError, calling_foreign_code
+from rulvar.core.wording import command_line, plain
 
 __all__ = [
     "KNOWN",
@@ -27,6 +28,8 @@ KNOWN = {
     "soak": "rulvar-conformance",
 }
 """The distribution to install for a command of this repository's own."""
+
+_PACKAGES = {"rulvar-conformance": "rulvar.conformance", "rulvar-store-file": "rulvar.stores.file"}
 
 # A listing wraps it; cut off in its middle it would say nothing.
 _WHOLE_SENTENCE = 400
@@ -59,11 +62,10 @@ def load_other(name: str, group: str = "") -> click.Command:
 def summary_of_other(name: str, group: str = "") -> str:
     """Return one sentence about a command; a broken one says so, and stops nothing."""
     try:
-        return load_other(name, group).get_short_help_str(_WHOLE_SENTENCE)
-    except PluginError as error:
-        return f"(broken: {error})"
-    except Exception as error:  # noqa: BLE001 - its own help is what fails, and is shown as that
-        return f"(broken: {type(error).__name__}: {error})"
+        with calling_foreign_code(PluginError):
+            return plain(load_other(name, group).get_short_help_str(_WHOLE_SENTENCE))
+    except (PluginError, ForeignError) as error:  # its own help may be what fails
+        return plain(f"(broken: {error})")
 
 
 def refuse_uninstalled(context: click.Context, name: str, group: str = "") -> None:
@@ -78,9 +80,15 @@ def refuse_uninstalled(context: click.Context, name: str, group: str = "") -> No
         if where == group and name in other_commands(group):
             continue
         here = "" if where == group else f" here: it is `{command_line(f'{where} {last}'.strip())}`"
-        install = "" if last in other_commands(where) else f": pip install {distribution}"
+        install = "" if last in other_commands(where) else f": {_how_to_get(distribution)}"
         message = f"No such command {name!r}{here}; {distribution} brings it{install}"
         raise click.UsageError(message, context)
+
+
+def _how_to_get(distribution: str) -> str:
+    from rulvar.core.plugins import how_to_get  # noqa: PLC0415 - as in other_commands
+
+    return how_to_get(distribution, _PACKAGES[distribution])
 
 
 class OpenGroup(click.Group):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -36,7 +35,7 @@ def report_outcome(outcome: RunOutcome, output: Output, *, raised_at: str) -> Ex
         for line in _account(outcome, raised_at):
             output.note(line)
         if outcome.status == "ok":
-            output.print(json.dumps(outcome.value, ensure_ascii=False, indent=2))
+            output.document(outcome.value)
     return status_of_run(outcome.status)
 
 

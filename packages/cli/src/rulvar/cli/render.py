@@ -5,20 +5,24 @@ nothing else. Otherwise the result goes to standard output and messages to stand
 so that a result can be piped. Colour is off when the output is no terminal, and where
 ``NO_COLOR`` is set. Tables fold to the terminal's width; in a pipe a row stays one line.
 
-Text that comes out of a store is shown with its control characters made visible: a run's
-name must not be able to move the cursor.
+**One door.** Everything that is printed passes `_write_text`, and leaves it without control
+characters, bidi controls, zero widths and line separators: those are shown as escapes (in JSON
+as JSON's own). A run's name must not be able to move the cursor, a result not to turn the line
+around. What is printed for people on one line is `plain`, so that it begins none of its own.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import traceback
-import unicodedata
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import TYPE_CHECKING, TextIO, cast
+
+from rulvar.core.wording import plain, plain_json, plain_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,18 +49,7 @@ __all__ = [
 ]
 
 _PIPE_WIDTH = 10_000
-
-
-def plain(text: object) -> str:
-    """Return ``text`` with control characters and lone surrogates as escapes."""
-    shown = str(text)
-    if shown.isprintable():
-        return shown
-    return "".join(_escape(c) if unicodedata.category(c) in {"Cc", "Cs"} else c for c in shown)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 @dataclass(slots=True)
@@ -117,7 +110,7 @@ class Output:
         _write(value, indent=None)
 
     def print(self, renderable: RenderableType) -> None:
-        """Print something of rich's to standard output; a string goes out as it is."""
+        """Print something of rich's to standard output; a string keeps its lines."""
         if isinstance(renderable, str):
             _write_out(renderable + "\n")
             return
@@ -126,8 +119,8 @@ class Output:
             with console.capture() as captured:
                 console.print(renderable)
         # rich fills every line up to its width; nobody wants that in a file.
-        lines = [line.rstrip() for line in captured.get().splitlines()]
-        _write_out("\n".join(lines) + "\n")
+        lines = [line.rstrip() for line in captured.get().removesuffix("\n").split("\n")]
+        _write_out("\n".join(lines) + "\n", coloured=True)
 
     def note(self, text: str) -> None:
         """Print a message for people to standard error; one that cannot be told stops nothing."""
@@ -140,11 +133,20 @@ class Output:
         ``--debug`` adds the traceback on standard error.
         """
         if self.debug:
-            traceback.print_exception(error)
+            self.trace(error)
         if self.json:
             self.document(error_document(error))
         else:
             self.note(f"error: {error}")
+
+    def trace(self, error: BaseException) -> None:
+        """Print an exception's traceback to standard error; stops nothing, as `note`."""
+        self.told("".join(traceback.format_exception(error)))
+
+    def told(self, text: str) -> None:
+        """Print what others made, lines and all, to standard error; stops nothing, as `note`."""
+        with suppress(OSError):
+            _write_text(sys.stderr, text)
 
     @contextmanager
     def engine_log(self) -> Iterator[None]:
@@ -153,7 +155,7 @@ class Output:
         Warnings by default; ``--debug`` adds the rest, where a body's own traceback is.
         """
         logger, handler = logging.getLogger("rulvar"), logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(_LogFormatter("%(levelname)s %(name)s: %(message)s"))
         level = logger.level
         logger.addHandler(handler)
         logger.setLevel(logging.INFO if self.debug else logging.WARNING)
@@ -230,6 +232,18 @@ def _fact(value: object) -> object:
     return str(value)
 
 
+class _LogFormatter(logging.Formatter):
+    """Shows what is logged; whatever a message quotes begins no line and moves no cursor."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
+        """Return the message on one line."""
+        return plain(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the message, and below it the traceback."""
+        return plain_lines(super().format(record))
+
+
 def _write(value: object, *, indent: int | None) -> None:
     separators = (",", ":") if indent is None else None
     text = json.dumps(
@@ -239,12 +253,12 @@ def _write(value: object, *, indent: int | None) -> None:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
         text = json.dumps(value, allow_nan=False, indent=indent, separators=separators)
-    _write_out(text + "\n")
+    _write_out(plain_json(text) + "\n")
 
 
-def _write_out(text: str) -> None:
+def _write_out(text: str, *, coloured: bool = False) -> None:
     with _telling():
-        _write_text(sys.stdout, text)
+        _write_text(sys.stdout, text, coloured=coloured)
 
 
 @contextmanager
@@ -255,8 +269,11 @@ def _telling() -> Iterator[None]:
         raise OutputLostError(error) from error
 
 
-def _write_text(stream: TextIO, text: str) -> None:
+def _write_text(stream: TextIO, text: str, *, coloured: bool = False) -> None:
+    """Print, through the one door; ``coloured`` lets pass what rich sets around plain text."""
     encoding = stream.encoding or "ascii"
+    parts = _COLOUR.split(text) if coloured else [text]
+    text = "".join(part if at % 2 else plain_lines(part) for at, part in enumerate(parts))
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
 
@@ -306,11 +323,11 @@ def columns(
 
 
 def stacked(parts: Sequence[RenderableType]) -> RenderableType:
-    """Return the parts one below the other; strings stand as they are."""
+    """Return the parts one below the other; a string keeps its lines."""
     from rich.console import Group  # noqa: PLC0415 - as in _console
     from rich.text import Text  # noqa: PLC0415
 
-    return Group(*[Text(part) if isinstance(part, str) else part for part in parts])
+    return Group(*[Text(plain_lines(each)) if isinstance(each, str) else each for each in parts])
 
 
 def size(count: int) -> str:

@@ -14,15 +14,21 @@ pays for neither.
 from __future__ import annotations
 
 import difflib
+import errno
 import inspect
+import os
 import re
+import sys
 import warnings
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, NoReturn
 
-from rulvar.core.errors import PluginError, RulvarError
+from rulvar.core.errors import PluginError, RulvarError, StoreError
+from rulvar.core.foreign import ForeignError, calling_foreign_code
 from rulvar.core.stores import Stores
 from rulvar.core.urls import StoreURL
+from rulvar.core.wording import with_article
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,6 +44,7 @@ __all__ = [
     "InstalledCommand",
     "InstalledStore",
     "StoreProviders",
+    "how_to_get",
     "installed_commands",
     "installed_stores",
     "load_command",
@@ -49,11 +56,11 @@ STORES_GROUP = "rulvar.stores"
 COMMANDS_GROUP = "rulvar.commands"
 
 _KNOWN_SCHEMES = {
-    "file": "rulvar-store-file",
-    "memory": "rulvar-core",
-    "sqlite": "rulvar-store-sqlite",
+    "file": ("rulvar-store-file", "rulvar.stores.file"),
+    "memory": ("rulvar-core", "rulvar.core"),
+    "sqlite": ("rulvar-store-sqlite", "rulvar.stores.sqlite"),
 }
-"""The distribution to install for a scheme of this repository's own stores."""
+"""The distribution to install for a scheme of this repository's own stores, and its package."""
 
 _REFERENCE = re.compile(r"\w[\w.]*\s*(:\s*\w[\w.]*\s*)?(\[.*\])?\s*\Z")
 _JOURNAL_METHODS = ("append", "load", "put_meta", "list_runs", "delete")
@@ -116,6 +123,59 @@ def _readable_entry_points(group: str) -> Iterator[EntryPoint]:
         except (LookupError, OSError, ValueError) as error:
             message = f"the entry points of {name} cannot be read and are ignored: {error}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+def _look_again() -> None:
+    """Forget what was read of the metadata, and refuse to read it where no file can be opened.
+
+    A folder that could not be read counts as empty there, and is remembered as empty. Raises
+    `StoreError`, for what is to be done is the same as with a store that cannot be opened.
+    """
+    import importlib_metadata  # noqa: PLC0415 - see the module's docstring
+
+    importlib_metadata.MetadataPathFinder.invalidate_caches()
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        if error.errno not in {errno.EMFILE, errno.ENFILE}:
+            return
+        message = (
+            f"what is installed cannot be looked up: {error.strerror}: close files, or raise the "
+            "limit of open ones (ulimit -n), then try again"
+        )
+        raise StoreError(message) from error
+
+
+def how_to_get(distribution: str, package: str) -> str:
+    """Return how a distribution of this repository, which was not found, comes to be found.
+
+    ``package`` is what it brings: that may be here without its metadata, as in an application
+    that was packed into one file.
+    """
+    frozen = getattr(sys, "frozen", False)
+    if _is_here(package):
+        metadata = (
+            f"pack its metadata too (PyInstaller: --copy-metadata {distribution})"
+            if frozen
+            else f"reinstall {distribution}"
+        )
+        return (
+            f"{package} is here, and the metadata of {distribution}, which names it, is not: "
+            f"{metadata}, or make the store from its class"
+        )
+    if frozen:
+        return (
+            f"this frozen application was built without {distribution}: build it in, with its "
+            "metadata"
+        )
+    return f"pip install {distribution}"
+
+
+def _is_here(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ImportError:  # what it is nested in is not here
+        return False
 
 
 def _source(entry: EntryPoint) -> tuple[str, str]:
@@ -193,13 +253,14 @@ def _load(name: str, entries: Sequence[EntryPoint], what: str) -> object:
     if len({_source(entry) for entry in entries}) > 1:
         _refuse(f"{what} is claimed by {_claimed_by(entries)}: uninstall one of them", name)
     try:
-        return entries[0].load()
-    except (Exception, SystemExit) as error:  # a module that leaves must not take us along
+        with calling_foreign_code():
+            return entries[0].load()
+    except ForeignError as error:
         message = (
             f"the plugin of {what}, from {_claimed_by(entries)}, cannot be loaded: "
-            f"{type(error).__name__}: {error}: update or reinstall that distribution"
+            f"{error}: update or reinstall that distribution"
         )
-        raise PluginError(message, name=name) from error
+        raise PluginError(message, name=name) from error.cause
 
 
 def load_command(name: str, /) -> object:
@@ -240,15 +301,14 @@ class StoreProviders:
         parsed = StoreURL.parse(url) if isinstance(url, str) else url
         manager = self._provider(parsed.scheme)
         try:
-            opened: object = manager.hook.rulvar_open_stores(url=parsed)
-        except (RulvarError, Warning):
-            raise
-        except (Exception, SystemExit) as error:
+            with calling_foreign_code(RulvarError, Warning):
+                opened: object = manager.hook.rulvar_open_stores(url=parsed)
+        except ForeignError as error:
             message = (
                 f"{parsed}: the provider from {self._origin(parsed.scheme)} failed with "
-                f"{type(error).__name__}: {error}: report it there"
+                f"{error}: report it there"
             )
-            raise PluginError(message, name=parsed.scheme) from error
+            raise PluginError(message, name=parsed.scheme) from error.cause
         return self._check_pair(parsed, opened)
 
     def _provider(self, scheme: str) -> pluggy.PluginManager:
@@ -261,6 +321,10 @@ class StoreProviders:
             self._claims = _by_name(STORES_GROUP)
         entries = self._claims.get(scheme)
         if entries is None:
+            _look_again()
+            self._claims = _by_name(STORES_GROUP)
+            entries = self._claims.get(scheme)
+        if entries is None:
             _refuse(_unknown_scheme(scheme, self._claims), scheme)
         plugin = _load(scheme, entries, f"the store scheme {scheme!r}")
 
@@ -272,14 +336,15 @@ class StoreProviders:
         manager = pluggy.PluginManager(hookspecs.PROJECT)
         manager.add_hookspecs(hookspecs)
         try:
-            manager.register(plugin, name=scheme)
-            manager.check_pending()
-        except Exception as error:  # it looks at every attribute of the plugin
+            with calling_foreign_code():  # it looks at every attribute of the plugin
+                manager.register(plugin, name=scheme)
+                manager.check_pending()
+        except ForeignError as error:
             message = (
                 f"the plugin of the store scheme {scheme!r}, from {self._origin(scheme)}, does "
-                f"not fit rulvar.core.hookspecs: {error}"
+                f"not fit rulvar.core.hookspecs: {error.cause}"
             )
-            raise PluginError(message, name=scheme) from error
+            raise PluginError(message, name=scheme) from error.cause
         if not manager.get_hookcallers(plugin):
             _refuse(
                 f"the plugin of the store scheme {scheme!r}, from {self._origin(scheme)}, "
@@ -294,17 +359,9 @@ class StoreProviders:
     def _check_pair(self, url: StoreURL, opened: object) -> Stores:
         origin = self._origin(url.scheme)
         if not isinstance(opened, Stores):
-            what = "None" if opened is None else f"a {type(opened).__name__}"
+            what = "None" if opened is None else with_article(type(opened).__name__)
             _refuse(f"{url}: the provider from {origin} returned {what}, not Stores", url.scheme)
-        missing = [
-            f"{part}.{method}"
-            for part, store, methods in (
-                ("journal", opened.journal, _JOURNAL_METHODS),
-                ("transcripts", opened.transcripts, _TRANSCRIPT_METHODS),
-            )
-            for method in methods
-            if not callable(getattr(store, method, None))
-        ]
+        missing = _missing_methods(opened)
         if missing:
             _refuse(
                 f"{url}: the stores of the provider from {origin} have no "
@@ -314,12 +371,28 @@ class StoreProviders:
         return opened
 
 
+def _missing_methods(opened: Stores) -> list[str]:
+    """Return what a pair of stores lacks; an attribute that raises is one that it lacks."""
+    missing = []
+    for part, store, methods in (
+        ("journal", opened.journal, _JOURNAL_METHODS),
+        ("transcripts", opened.transcripts, _TRANSCRIPT_METHODS),
+    ):
+        for method in methods:
+            try:
+                with calling_foreign_code():
+                    found: object = getattr(store, method, None)
+            except ForeignError:
+                found = None
+            if not callable(found):
+                missing.append(f"{part}.{method}")
+    return missing
+
+
 def _unknown_scheme(scheme: str, claims: Iterable[str]) -> str:
     if scheme in _KNOWN_SCHEMES:
-        return (
-            f"no installed distribution opens {scheme}:// stores: "
-            f"pip install {_KNOWN_SCHEMES[scheme]}"
-        )
+        opens = f"no installed distribution opens {scheme}:// stores"
+        return f"{opens}: {how_to_get(*_KNOWN_SCHEMES[scheme])}"
     installed = sorted(claims)
     message = (
         f"no installed distribution opens {scheme}:// stores: install the one that does "

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 from urllib.parse import unquote, unquote_plus
 
 from rulvar.core.errors import ConfigError
+from rulvar.core.wording import with_article
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -114,8 +115,9 @@ class StoreURL:
         """
         if self.authority:
             _refuse(
-                f"{self.scheme}://<name>/... names a host, and a {self.scheme!r} store is local: "
-                f"write {self.scheme}:///<path> (relative) or {self.scheme}:////<path> (absolute)"
+                f"{self.scheme}://<name>/... names a host, and "
+                f"{with_article(repr(self.scheme))} store is local: write "
+                f"{self.scheme}:///<path> (relative) or {self.scheme}:////<path> (absolute)"
             )
         if self.in_memory:
             return None

@@ -9,6 +9,7 @@ import click
 
 from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import output_options, pass_output, store_option
+from rulvar.cli.render import plain
 from rulvar.cli.values import read_value
 from rulvar.core import Engine
 
@@ -48,7 +49,10 @@ def resolve(output: Output, run_id: str, key: str, value: str, store: str | None
     asyncio.run(perform())
     output.show(
         {"run_id": run_id, "key": key, "resolved": True},
-        lambda: f"resolved {key} of run {run_id}: a worker or `rulvar resume` goes on with it",
+        lambda: (
+            f"resolved {plain(key)} of run {plain(run_id)}: "
+            "a worker or `rulvar resume` goes on with it"
+        ),
     )
 
 
@@ -76,8 +80,8 @@ def cancel(output: Output, run_id: str, store: str | None) -> None:
     outcome = asyncio.run(perform())
     # None is the answer to a run that asks about itself, which no command line is.
     status = "cancelled" if outcome is None else outcome.status
-    over = f"run {run_id} had ended as {status} before: nothing to cancel"
+    over = f"run {plain(run_id)} had ended as {status} before: nothing to cancel"
     output.show(
         {"run_id": run_id, "status": status, "cancelled": status == "cancelled"},
-        lambda: f"cancelled run {run_id}" if status == "cancelled" else over,
+        lambda: f"cancelled run {plain(run_id)}" if status == "cancelled" else over,
     )

@@ -14,6 +14,7 @@ from rulvar.cli.render import columns, plain, stacked
 from rulvar.core.capabilities import fencing_domain_of, has_leases
 from rulvar.core.errors import ConfigError
 from rulvar.core.fencing import assert_fenced_writes, has_fenced_writes, probe_fencing
+from rulvar.core.wording import with_article
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -192,7 +193,7 @@ def _matrix(findings: Sequence[ProbeFinding]) -> RenderableType:
 
 def _complaint(finding: ProbeFinding) -> str:
     text = (
-        f"{finding.surface} under a {finding.lease} lease: {finding.outcome}, not "
+        f"{finding.surface} under {with_article(finding.lease)} lease: {finding.outcome}, not "
         f"{finding.expected}"
     )
     return plain(f"{text}: {finding.detail}" if finding.detail else text)

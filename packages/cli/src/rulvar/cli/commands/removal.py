@@ -100,7 +100,11 @@ def prune(
 
     def tell(done: Document) -> list[str]:
         refs = done["deleted"]
-        return [f"deleted {ref}" for ref in refs] if isinstance(refs, list) and refs else ["clean"]
+        return (
+            [f"deleted {plain(ref)}" for ref in refs]
+            if isinstance(refs, list) and refs
+            else ["clean"]
+        )
 
     context.exit(each_run(output, run_ids, store, perform, tell))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rulvar.cli.app import load_workflows
-from rulvar.cli.config import read_setting
+from rulvar.cli.config import read_settings
 from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import app_option, output_options, pass_output, store_option
 from rulvar.cli.outcomes import report_outcome
@@ -52,7 +52,7 @@ def run(
     run_id: str | None,
     name: str | None,
     tags: tuple[str, ...],
-    app: str | None,
+    apps: tuple[str, ...],
     store: str | None,
 ) -> None:
     """Start a run of WORKFLOW and wait for its outcome.
@@ -73,7 +73,7 @@ def run(
       rulvar run count --args - --json < args.json
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     given = () if arguments is None else (read_value(arguments, what="--args"),)
-    workflows = load_workflows(read_setting("app", app))
+    workflows = load_workflows(read_settings("app", apps))
     chosen = _choose(workflow, workflows)
     _finish(
         context,
@@ -102,7 +102,7 @@ def resume(
     *,
     run_id: str,
     retry_failed: bool,
-    app: str | None,
+    apps: tuple[str, ...],
     store: str | None,
 ) -> None:
     """Go on with RUN_ID from its journal, and wait for its outcome.
@@ -115,7 +115,7 @@ def resume(
       rulvar resume count-1
       rulvar resume count-1 --retry-failed --json
     """  # noqa: D301
-    workflows = load_workflows(read_setting("app", app))
+    workflows = load_workflows(read_settings("app", apps))
     _finish(
         context,
         output,

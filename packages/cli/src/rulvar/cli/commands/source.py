@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rulvar.cli.config import read_setting
+from rulvar.cli.config import read_settings
 from rulvar.cli.inspection import inspect_run
 from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import app_option, output_options, pass_output, store_option
-from rulvar.cli.render import plain
 from rulvar.core.errors import ConfigError
+from rulvar.core.wording import plain_lines
 
 if TYPE_CHECKING:
     from rulvar.cli.render import Output
@@ -30,7 +30,9 @@ __all__ = ["source"]
 @store_option
 @output_options
 @pass_output
-def source(output: Output, run_id: str, *, diff: bool, app: str | None, store: str | None) -> None:
+def source(
+    output: Output, run_id: str, *, diff: bool, apps: tuple[str, ...], store: str | None
+) -> None:
     """Show the source that RUN_ID began with, or how the present one differs from it.
 
     The text of a workflow's body is kept when a run starts. With --diff it is compared with
@@ -54,7 +56,7 @@ def source(output: Output, run_id: str, *, diff: bool, app: str | None, store: s
     if not diff:
         output.show(document, lambda: _shown(kept).removesuffix("\n"))
         return
-    present = _present(row, app)
+    present = _present(row, apps)
     lines = _diff(row, kept, present)
     document |= {"present": present.source, "present_hash": present.hash, "diff": "".join(lines)}
     if lines or output.json:
@@ -77,17 +79,18 @@ def _kept(stores: Stores, run_id: str) -> tuple[RunMeta, str, str]:
     return row, ref, blob.decode("utf-8", "replace")
 
 
-def _present(row: RunMeta, app: str | None) -> Workflow:
+def _present(row: RunMeta, apps: tuple[str, ...]) -> Workflow:
     from rulvar.cli.app import load_workflows  # noqa: PLC0415 - the engine, only for --diff
 
-    setting = read_setting("app", app)
-    workflows = load_workflows(setting)
+    settings = read_settings("app", apps)
+    workflows = load_workflows(settings)
     for workflow in workflows:
         if workflow.name == row.workflow_name:
             return workflow
     names = ", ".join(workflow.name for workflow in workflows)
+    named = " and ".join(repr(each.value) for each in settings)
     message = (
-        f"run {row.run_id!r} is of workflow {row.workflow_name!r}, and app {setting.value!r} has "
+        f"run {row.run_id!r} is of workflow {row.workflow_name!r}, and app {named} has "
         f"{names}: name the app that has it"
     )
     raise ConfigError(message)
@@ -105,5 +108,5 @@ def _diff(row: RunMeta, kept: str, present: Workflow) -> list[str]:
 
 
 def _shown(text: str) -> str:
-    """Return text of a store for a terminal: lines and tabs stay, control characters do not."""
-    return "\n".join("\t".join(map(plain, line.split("\t"))) for line in text.split("\n"))
+    """Return text of a store for a terminal: lines and tabs stay, what is not seen does not."""
+    return plain_lines(text)

@@ -9,7 +9,7 @@ import click
 
 from rulvar.cli.options import output_options, pass_output
 from rulvar.cli.render import columns
-from rulvar.core.plugins import installed_stores
+from rulvar.core.plugins import how_to_get, installed_stores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def stores(output: Output) -> None:
 
 def _table(found: Sequence[InstalledStore]) -> RenderableType:
     if not found:
-        return "no stores are installed: pip install rulvar-store-sqlite"
+        return f"no stores are found: {how_to_get('rulvar-store-sqlite', 'rulvar.stores.sqlite')}"
     rows = [
         (f"{each.scheme}://", each.distribution, each.version, each.value, each.problem or "")
         for each in found

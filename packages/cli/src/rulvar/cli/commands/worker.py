@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rulvar.cli.app import load_workflows
-from rulvar.cli.config import read_setting
+from rulvar.cli.config import read_settings
 from rulvar.cli.durations import read_age, read_policy
 from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import app_option, output_options, pass_output, store_option
@@ -96,7 +96,7 @@ def worker(
     older_than_ms: int | None,
     statuses: str,
     keep_last: int,
-    app: str | None,
+    apps: tuple[str, ...],
     store: str | None,
 ) -> None:
     """Work on every run of the app that waits for somebody.
@@ -117,7 +117,7 @@ def worker(
     retention = None
     if older_than_ms is not None:
         retention = read_policy(older_than_ms, statuses, keep_last)
-    workflows = load_workflows(read_setting("app", app))
+    workflows = load_workflows(read_settings("app", apps))
     teller = _Teller(output)
     with output.engine_log():
         report = asyncio.run(

@@ -16,6 +16,7 @@ from rulvar.core.audit.scan import audit_run, audit_runs
 from rulvar.core.audit.verdicts import Reading, judge
 from rulvar.core.engine.repair import RowRewriter
 from rulvar.core.errors import (
+    ConfigError,
     LeaseHeldError,
     OutcomeUnknownError,
     StoreBusyError,
@@ -75,7 +76,8 @@ def repair_runs(
     """Audit runs as `audit_runs` does, and repair each as `reconcile_run_meta` does.
 
     Yields one `Repair` for each run, those that need none too. A run that the store is too
-    busy to repair is skipped and named; the others go on. Raises as `audit_runs` does.
+    busy to repair is skipped and named, and so is one whose row another writer has made larger
+    than it may be here; the others go on. Raises as `audit_runs` does.
     """
     audits = audit_runs(stores, run_ids=run_ids, statuses=statuses, clock=clock, progress=progress)
     return _repairs(
@@ -156,6 +158,9 @@ def _repair(
         epoch = rewriter.rewrite(run_id, decision)
     except (LeaseHeldError, SupersededError) as error:
         return _skipped(before, audit_run(stores, run_id, clock=clock), str(error))
+    except ConfigError as error:
+        # Another writer's limits are not ours: its row is read here, and not written.
+        return _skipped(before, before, f"its row cannot be written here: {error}")
     except StoreCorruptError:
         # It has become unreadable since it was audited: the audit below says so.
         decision.change = None

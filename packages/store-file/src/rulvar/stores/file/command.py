@@ -12,7 +12,7 @@ import click
 from rulvar.core.errors import ConfigError
 from rulvar.core.urls import StoreURL
 from rulvar.core.wire import json_text
-from rulvar.core.wording import counted
+from rulvar.core.wording import counted, plain, plain_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,10 +72,11 @@ def repair_file(
     root = _root(store)
     found = repair_damage(root, run_ids) if apply else find_damage(root, run_ids)
     if as_json:
-        click.echo(json_text({"applied": apply, "damage": [_document(each) for each in found]}))
+        document = {"applied": apply, "damage": [_document(each) for each in found]}
+        click.echo(plain_json(json_text(document)))
     else:
         for line in _text(found, applied=apply):
-            click.echo(line)
+            click.echo(plain(line))
     context.exit(1 if any(damage.backup is None for damage in found) else 0)
 
 
