@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -139,7 +140,10 @@ def test_a_superseded_parent_lets_its_children_go_at_once() -> None:
             assert family.store.get_lease(child_id) is None, "its lease is given back at once"
         # Nothing was written after the takeover, in neither journal.
         assert family.store.snapshot().journals == frozen.journals
-        assert family.store.snapshot().rows == frozen.rows
+        rows = family.store.snapshot().rows
+        assert rows["r"] == frozen.rows["r"]
+        # The child still owned its run, and has let it go in order.
+        assert rows[child_id] == replace(frozen.rows[child_id], stopped=1)
         assert family.ran["write"] == 0
         family.store.release(lease)
         work[0] = quick

@@ -379,7 +379,7 @@ def test_a_parent_that_is_set_aside_is_not_tried_again_for_its_child() -> None:
         known = [changed, three.middle, three.youngest]
         three.watched.calls.clear()
         async with Engine(
-            three.watched, known, clock=three.clock, on_changed_body="refuse"
+            three.watched, known, clock=three.clock, on_source_change="refuse"
         ) as engine:
             worker = Worker(engine, poll_interval_ms=5)
             report = await asyncio.wait_for(worker.run(until_idle=True), 20)

@@ -385,7 +385,7 @@ def test_a_changed_body_is_warned_of_or_refused(caplog: pytest.LogCaptureFixture
             assert "another text" not in caplog.text
             await engine.resolve("r", "ok", 1)
         before = bench.store.snapshot()
-        strict = Engine(bench.stores, [changed], clock=bench.clock, on_changed_body="refuse")
+        strict = Engine(bench.stores, [changed], clock=bench.clock, on_source_change="refuse")
         async with strict as engine:
             with pytest.raises(ConfigError, match="another text of workflow 'waits'"):
                 await engine.resume("r")
@@ -396,10 +396,10 @@ def test_a_changed_body_is_warned_of_or_refused(caplog: pytest.LogCaptureFixture
             assert (await engine.resume("r")).value == [1, "changed"]
         assert "another text of workflow 'waits'" in caplog.text
         # A run that is over executes nothing: its body does not matter any more.
-        over = Engine(bench.stores, [waits], clock=bench.clock, on_changed_body="refuse")
+        over = Engine(bench.stores, [waits], clock=bench.clock, on_source_change="refuse")
         async with over as engine:
             assert (await engine.resume("r")).value == [1, "changed"]
-        with pytest.raises(ConfigError, match="on_changed_body must be one of"):
-            Engine(bench.stores, on_changed_body="ignore")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="on_source_change must be one of"):
+            Engine(bench.stores, on_source_change="ignore")  # type: ignore[arg-type]
 
     asyncio.run(main())

@@ -23,6 +23,7 @@ __all__ = [
     "MAX_TTL_MS",
     "check_after_seq",
     "check_blob",
+    "check_build",
     "check_call_name",
     "check_epoch",
     "check_filter",
@@ -36,6 +37,7 @@ __all__ = [
     "check_run_id",
     "check_seq",
     "check_ttl_ms",
+    "check_version",
     "check_workflow_name",
     "run_of_ref",
 ]
@@ -122,6 +124,19 @@ def check_ref(ref: object, /) -> str:
 def check_workflow_name(name: object, /) -> str:
     """Take a workflow's name: 1 to 200 code points, no control character. Raises `ConfigError`."""
     return _check_name("a workflow's name", name)
+
+
+def check_version(version: object, /) -> str:
+    """Take a workflow's version: 1 to 200 code points, no control character.
+
+    Raises `ConfigError`.
+    """
+    return _check_name("a workflow's version", version)
+
+
+def check_build(build: object, /) -> str:
+    """Take the name of a build, under the same rules. Raises `ConfigError`."""
+    return _check_name("a build", build)
 
 
 def check_call_name(name: object, /) -> str:

@@ -131,9 +131,8 @@ class RunMeta:
     at again. ``workflow_version`` is the version of the workflow that began it;
     ``recoveries`` counts the segments in a row that ended neither settled nor stopped in
     order; ``blocked`` says that the present code cannot replay it; ``stopped`` is the number
-    of the last segment that let the run go in an orderly way.
-    ``extra`` keeps every member that this version does not know, name to JSON
-    text, order and spelling kept.
+    of the last segment that let the run go in an orderly way. ``extra`` keeps every member
+    that this version does not know, name to JSON text, order and spelling kept.
     """
 
     run_id: str

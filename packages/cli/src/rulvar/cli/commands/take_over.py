@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,16 +13,23 @@ from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import output_options, pass_output, store_option
 from rulvar.cli.render import plain
 from rulvar.cli.several import confirm, each_run, is_there, no_such_run
-from rulvar.core.capabilities import has_lease_admin, has_leases
+from rulvar.core.capabilities import (
+    has_fenced_journal,
+    has_lease_admin,
+    has_leases,
+    has_meta_lookup,
+)
 from rulvar.core.checks import check_run_id
+from rulvar.core.clock import SystemClock
 from rulvar.core.errors import ConfigError, LeaseHeldError
+from rulvar.core.wire import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rulvar.cli.render import Output
     from rulvar.cli.several import Document
-    from rulvar.core import Engine
+    from rulvar.core import Engine, Lease
     from rulvar.core.stores import Stores
 
 __all__ = ["take_over"]
@@ -108,8 +116,22 @@ async def _take(
     lease = journal.seize(run_id, _OPERATOR)
     # Whoever was granted the run between the look and the seizure is fenced just the same.
     with contextlib.suppress(LeaseHeldError):  # lost to a second operator, who frees it as well
+        _ended_in_order(journal, lease)
         journal.release(lease)
     return {"taken": True, "holder": holder.owner, "epoch": holder.epoch}
+
+
+def _ended_in_order(journal: object, lease: Lease) -> None:
+    """Say in the row that an operator has ended the segment: that is no death of the run."""
+    if not has_fenced_journal(journal):
+        return
+    found = (
+        journal.list_runs() if not has_meta_lookup(journal) else [journal.get_meta(lease.run_id)]
+    )
+    for row in found:
+        if row is not None and row.run_id == lease.run_id and row.status == "running":
+            now = format_time(SystemClock().now_ms())
+            journal.put_meta(replace(row, stopped=row.segments, updated_at=now), lease=lease)
 
 
 def _tell(done: Document) -> list[str]:

@@ -7,16 +7,19 @@ its writes means that the segment never began: zero steps are executed (design s
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rulvar.core.engine.outcome import Failure, RunOutcome
+from rulvar.core.engine.recoveries import boots_of, exhaust, recover
 from rulvar.core.engine.replay import Replay
+from rulvar.core.engine.workflow import NOT_GIVEN, NotGiven
 from rulvar.core.errors import ConfigError, StoreCorruptError
 from rulvar.core.journal import (
     HASH_VERSION,
     HASH_WINDOW,
     JournalEntry,
+    attempts,
     cancel_begun,
     check_window,
     last_settle,
@@ -30,11 +33,12 @@ from rulvar.core.wire import format_time
 from rulvar.core.wording import command_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rulvar.core.engine.door import Door
+    from rulvar.core.engine.ownership import Predecessor
     from rulvar.core.engine.parts import Parts
-    from rulvar.core.engine.workflow import Workflow
+    from rulvar.core.engine.workflow import Given, Workflow
     from rulvar.core.journal import Settle, Start
     from rulvar.core.records import JournalRecord
 
@@ -56,6 +60,8 @@ class StartNew:
     tags: tuple[str, ...] = ()
     parent: tuple[str, str] | None = None
     """The run that this one is a child of, and that run's genesis."""
+    max_recoveries: Given[int | None] = NOT_GIVEN
+    """How often in a row this run may die; left out, it is the workflow's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +84,9 @@ class Booted:
     grown: bool
     resumed: bool
     unsettled: bool = False
-    """Whether the segment before this one has left no settle."""
+    """Whether the segment before this one has ended neither settled nor stopped in order."""
+    attempts: Mapping[int, int] = field(default_factory=dict)
+    """How often calls were begun that were begun more than once, by their opening's seq."""
 
 
 class BeingCancelled:
@@ -135,8 +143,16 @@ def read_run(parts: Parts, door: Door) -> RunState:
     )
 
 
-def boot(parts: Parts, door: Door, wish: StartNew | Resume) -> Booted | BeingCancelled | RunOutcome:
-    """Begin a segment, or return the outcome of a run that is over.
+def boot(
+    parts: Parts,
+    door: Door,
+    wish: StartNew | Resume,
+    *,
+    predecessor: Predecessor | None = None,
+) -> Booted | BeingCancelled | RunOutcome:
+    """Begin a segment, or return the outcome of a run that is over, or may die no more.
+
+    ``predecessor`` had the run before and did not give it back, where that is known.
 
     Raises `ConfigError` when the wish does not fit the run, `SupersededError` when the first
     write is refused, and what a store raises.
@@ -148,24 +164,46 @@ def boot(parts: Parts, door: Door, wish: StartNew | Resume) -> Booted | BeingCan
         _check_same(door.run_id, wish, state.start)
     retry = isinstance(wish, Resume) and wish.retry_failed
     outcome = state.outcome
-    if outcome is not None and not (retry and outcome.status == "error"):
+    if outcome is not None and not (retry and outcome.status in {"error", "exhausted"}):
         return over(parts, door, state, outcome)
     if cancel_begun(state.entries):
         if state.meta is None:
             door.put_meta(_row_from(state.start, door.run_id))
         return BeingCancelled()
     workflow = _workflow(parts, door.run_id, wish, state.start)
+    _check_version(door.run_id, workflow, state.start)
     _check_body(parts, door.run_id, workflow, state.start)
     workflow.check_args(provided=state.start.args_provided)
+    return _go_on(parts, door, workflow, state, state.start, predecessor=predecessor, retry=retry)
+
+
+def _go_on(
+    parts: Parts,
+    door: Door,
+    workflow: Workflow,
+    state: RunState,
+    start: Start,
+    *,
+    predecessor: Predecessor | None,
+    retry: bool,
+) -> Booted | RunOutcome:
+    """Begin a later segment: tell the death of the last one, if it died, then put the row."""
     number = door.segment = _segment_number(state)
-    base = state.meta or _row_from(state.start, door.run_id)
+    row = state.meta or _row_from(start, door.run_id)
+    now = format_time(parts.clock.now_ms())
+    limit = start.max_recoveries if start.limits_recoveries else workflow.max_recoveries
+    boots = boots_of(state.meta, state.entries, state.last, segment=number - 1, limit=limit)
+    if boots.exhausted:
+        return exhaust(door, boots, state.entries, row, predecessor=predecessor, now=now)
+    recover(door, boots, state.entries, predecessor=predecessor, now=now)
     door.put_meta(
         replace(
-            base,
+            row,
             status="running",
-            updated_at=format_time(parts.clock.now_ms()),
+            updated_at=now,
+            recoveries=boots.count,
             segments=number,
-            genesis=state.start.genesis,
+            genesis=start.genesis,
             wake_at=None,
             hash_version_low=HASH_WINDOW[0],
             hash_version_high=HASH_WINDOW[1],
@@ -173,14 +211,15 @@ def boot(parts: Parts, door: Door, wish: StartNew | Resume) -> Booted | BeingCan
     )
     return Booted(
         workflow=workflow,
-        args_provided=state.start.args_provided,
-        args=state.start.args,
+        args_provided=start.args_provided,
+        args=start.args,
         number=number,
         replay=Replay.of(state.entries, retry_failed=retry),
         last=state.last,
         grown=state.grown,
         resumed=True,
-        unsettled=state.meta is not None and state.meta.status == "running",
+        unsettled=boots.died,
+        attempts=attempts(state.entries),
     )
 
 
@@ -229,6 +268,19 @@ def _workflow(parts: Parts, run_id: str, wish: StartNew | Resume, start: Start) 
     return found
 
 
+def _check_version(run_id: str, workflow: Workflow, start: Start) -> None:
+    """Refuse a run of a version that this workflow does not go on with."""
+    if workflow.takes(start.workflow_version):
+        return
+    has = ", ".join(map(repr, (workflow.version, *workflow.accepts)))
+    message = (
+        f"run {run_id!r} is of version {start.workflow_version!r} of workflow "
+        f"{workflow.name!r}, and this code goes on with {has}: leave it to a worker that has "
+        f"that version, or add it to accepts=() where the body still replays it"
+    )
+    raise ConfigError(message)
+
+
 def _check_body(parts: Parts, run_id: str, workflow: Workflow, start: Start) -> None:
     """Warn of, or refuse, a body whose source is not the one that the run began with."""
     if start.workflow_hash in {None, workflow.hash}:
@@ -238,8 +290,8 @@ def _check_body(parts: Parts, run_id: str, workflow: Workflow, start: Start) -> 
         "takes another way cannot be replayed; see what changed with "
         f"{command_line('runs source', run_id, options='--diff')}"
     )
-    if parts.on_changed_body == "refuse":
-        message += "; restore it, or allow it with on_changed_body='warn'"
+    if parts.on_source_change == "refuse":
+        message += "; restore it, or allow it with on_source_change='warn'"
         raise ConfigError(message)
     _log.warning("%s", message)
 
@@ -276,9 +328,11 @@ def _begin(parts: Parts, door: Door, wish: StartNew | Resume, state: RunState) -
             name=wish.name,
             tags=wish.tags,
             workflow_name=workflow.name,
+            workflow_version=workflow.version,
             workflow_hash=workflow.hash,
             workflow_source_ref=source_ref,
             segments=number,
+            recoveries=0,
             genesis=genesis,
             args_provided=wish.args_provided,
             args_hash=args_hash,
@@ -316,11 +370,14 @@ def _start_facts(
     facts: dict[str, object] = {
         "decisionType": "run_start",
         "workflow": wish.workflow.name,
+        "workflowVersion": wish.workflow.version,
         "workflowHash": wish.workflow.hash,
         "workflowSourceRef": source_ref,
         "genesis": genesis,
         "argsProvided": wish.args_provided,
     }
+    if not isinstance(wish.max_recoveries, NotGiven):
+        facts["maxRecoveries"] = wish.max_recoveries
     if wish.parent is not None:
         facts["parentRunId"], facts["parentGenesis"] = wish.parent
     if wish.args_provided:
@@ -335,6 +392,7 @@ def _row_from(start: Start, run_id: str) -> RunMeta:
         status="running",
         updated_at=start.started_at or "",
         workflow_name=start.workflow,
+        workflow_version=start.workflow_version,
         workflow_hash=start.workflow_hash,
         workflow_source_ref=f"{run_id}/{SOURCE_NAME}",
         genesis=start.genesis,

@@ -18,6 +18,7 @@ against it: number of records, last bytes, genesis, and the row's segments and s
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -32,8 +33,16 @@ from rulvar.core.errors import (
     OutcomeUnknownError,
     StoreBusyError,
     StoreCorruptError,
+    StoreError,
+    SupersededError,
 )
-from rulvar.core.journal import check_window, encode_entry, read_journal, run_start
+from rulvar.core.journal import (
+    check_window,
+    encode_entry,
+    makes_progress,
+    read_journal,
+    run_start,
+)
 from rulvar.core.records import JournalRecord
 
 if TYPE_CHECKING:
@@ -45,9 +54,11 @@ if TYPE_CHECKING:
     from rulvar.core.engine.reads import Reads
     from rulvar.core.engine.surfaces import Surfaces
     from rulvar.core.journal import JournalEntry
-    from rulvar.core.records import RunMeta
+    from rulvar.core.records import Blocked, RunMeta
 
 __all__ = ["Door"]
+
+_log = logging.getLogger("rulvar.engine")
 
 _PAUSE_SECONDS = 0.005
 """Between two tries of a busy call: the store has waited for its own timeout already."""
@@ -180,12 +191,14 @@ class Door:
             if claim is not None:
                 claim()
             try:
-                return self._append(draft)
+                entry = self._append(draft)
             except BaseException as error:
                 self._failure = error
                 raise
             finally:
                 self._in_doubt = None
+            self._forget_deaths(entry)
+            return entry
 
     def _append(self, draft: JournalEntry) -> JournalEntry:
         while True:
@@ -212,6 +225,19 @@ class Door:
             self._next_seq = record.seq + 1
             self._appended += 1
             return entry
+
+    def _forget_deaths(self, entry: JournalEntry) -> None:
+        """Let the row know that something got done: no death before it counts any more.
+
+        Only a hint for workers, who would leave the run for last: the journal has the count.
+        """
+        meta = self._meta
+        if meta is None or not meta.recoveries or not makes_progress(entry):
+            return
+        try:
+            self._put_meta(replace(meta, recoveries=0))
+        except (StoreError, SupersededError) as error:
+            _log.info("run %r: its row still counts its deaths: %s", self.run_id, error)
 
     def _span(self, draft: JournalEntry) -> str | None:
         """Name the call that an entry opens or answers, and the segment that wrote it."""
@@ -299,6 +325,20 @@ class Door:
         """Wait for the append in flight, then let nothing through."""
         with self._appending:
             self._sealed = self._sealed or why
+
+    def let_go(self, why: str, now: str, *, blocked: Blocked | None = None) -> None:
+        """Let nothing through any more, and say in the row that the segment ended in order.
+
+        ``blocked`` is what keeps the present code from going on with the run. Works on a door
+        that a failed append has latched, too. Raises as `put_meta` does.
+        """
+        self.close_for(why)
+        meta = self._meta
+        if meta is None or self.segment is None or meta.status != "running":
+            return
+        self._put_meta(
+            replace(meta, updated_at=now, stopped=self.segment, blocked=blocked or meta.blocked)
+        )
 
     def settle(self, draft: JournalEntry | None, meta: RunMeta) -> JournalEntry | None:
         """Append the settle, if there is one to append, and replace the row, in this order.

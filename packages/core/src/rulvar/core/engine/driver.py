@@ -8,12 +8,13 @@ that could not give one raises.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rulvar.core.engine.boot import BeingCancelled, boot
+from rulvar.core.engine.boot import BeingCancelled, Booted, boot
 from rulvar.core.engine.context import Context
 from rulvar.core.engine.control import SegmentEnded
 from rulvar.core.engine.control_calls import cancel, cancel_children
@@ -25,16 +26,18 @@ from rulvar.core.errors import (
     RulvarError,
     RunCancelledError,
     SettlementError,
+    StoreError,
     SupersededError,
 )
 from rulvar.core.journal import JournalEntry
+from rulvar.core.records import TERMINAL_STATUSES
 from rulvar.core.values import normalize
 from rulvar.core.wire import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rulvar.core.engine.boot import Booted, Resume, StartNew
+    from rulvar.core.engine.boot import Resume, StartNew
     from rulvar.core.engine.door import Door
     from rulvar.core.engine.outcome import Failure
     from rulvar.core.engine.ownership import Ownership
@@ -65,7 +68,7 @@ async def drive(
     door = parts.door(ownership.run_id, ownership)
     if isinstance(ownership, OwnedRun):
         ownership.verify = door.verify
-    booted = await parts.bridge.call(partial(boot, parts, door, wish))
+    booted = await _boot(parts, door, ownership, wish)
     if isinstance(booted, RunOutcome):
         return booted
     if isinstance(booted, BeingCancelled):
@@ -73,6 +76,7 @@ async def drive(
     segment = Segment(
         parts, run_id=ownership.run_id, number=booted.number, door=door, replay=booted.replay
     )
+    segment.attempts.update(booted.attempts)
     on_live(segment)
     door.tell = segment.tell
     if isinstance(ownership, BorrowedRun):
@@ -88,6 +92,34 @@ async def drive(
     segment.tell(kind, name=booted.workflow.name, epoch=segment.door.epoch, detail=detail)
     result = await _run_body(segment, booted)
     return await _conclude(segment, booted, result)
+
+
+async def _boot(
+    parts: Parts, door: Door, ownership: Ownership, wish: StartNew | Resume
+) -> Booted | BeingCancelled | RunOutcome:
+    predecessor = ownership.predecessor if isinstance(ownership, OwnedRun) else None
+    begin = partial(boot, parts, door, wish, predecessor=predecessor)
+    begun: list[object] = []
+    try:
+        return await parts.bridge.call(begin, then=begun.append)
+    except asyncio.CancelledError:
+        if any(isinstance(each, Booted) for each in begun):
+            # It has begun, and no body was entered: that is no death.
+            await parts.bridge.call(partial(_in_order, parts, door))
+        raise
+
+
+def _in_order(parts: Parts, door: Door) -> None:
+    """Say in the row that the segment ended in order, where that is possible."""
+    try:
+        door.let_go("it was asked to stop", format_time(parts.clock.now_ms()))
+    except StoreError as error:
+        _log.warning(
+            "run %r: its row could not say that it was let go in order, so the next segment "
+            "will count this one as dead: %s",
+            door.run_id,
+            error,
+        )
 
 
 class _Result:
@@ -158,15 +190,18 @@ async def _conclude(segment: Segment, booted: Booted, result: _Result) -> RunOut
     if segment.lost is not None:
         raise segment.lost
     failed = segment.door.failure
-    if failed is not None and not isinstance(failed, SegmentEnded):
+    if failed is None or isinstance(failed, SegmentEnded):
+        failed = segment.failure
+    if failed is not None:
+        if isinstance(failed, Exception):
+            with contextlib.suppress(SupersededError):
+                await segment.store.call(partial(_in_order, segment.parts, segment.door))
         raise failed
-    if segment.failure is not None:
-        raise segment.failure
     ending = segment.ending
     if ending is Ending.DELETED:
         raise _deleted(segment)
     if ending is Ending.STOPPED:
-        await segment.store.call(partial(segment.door.close_for, "it was asked to stop"))
+        await segment.store.call(partial(_in_order, segment.parts, segment.door))
         return _outcome(segment, "running", _Result())
     if ending is Ending.CANCELLED:
         await segment.store.call(partial(cancel_children, segment.parts, segment.door))
@@ -231,8 +266,14 @@ def _settled_row(segment: Segment, meta: RunMeta | None, status: str, now: str) 
     if meta is None:
         message = f"run {segment.run_id!r} settles without a row"
         raise AssertionError(message)
-    wake_at = segment.wake_at if status == "suspended" else None
-    return replace(meta, status=status, updated_at=now, wake_at=wake_at)
+    over = status in TERMINAL_STATUSES
+    return replace(
+        meta,
+        status=status,
+        updated_at=now,
+        wake_at=segment.wake_at if status == "suspended" else None,
+        recoveries=0 if over else meta.recoveries,
+    )
 
 
 def _outcome(segment: Segment, status: str, result: _Result) -> RunOutcome:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from rulvar.core.checks import (
+    check_build,
     check_call_name,
     check_lease,
     check_meta,
@@ -35,7 +36,7 @@ from rulvar.core.engine.settings import (
     ttl_of,
 )
 from rulvar.core.engine.surfaces import LeaseCalls, Surfaces
-from rulvar.core.engine.workflow import NOT_GIVEN, check_workflow
+from rulvar.core.engine.workflow import NOT_GIVEN, check_limit_of_run, check_workflow
 from rulvar.core.errors import ConfigError, LeaseHeldError
 from rulvar.core.ids import SystemIds
 from rulvar.core.records import TERMINAL_STATUSES, RunMeta
@@ -52,10 +53,10 @@ if TYPE_CHECKING:
     from rulvar.core.engine.ownership import Ownership
     from rulvar.core.engine.retention import PruneReport, RetentionPolicy, RetentionReport
     from rulvar.core.engine.segment import Segment
-    from rulvar.core.engine.workflow import Workflow
+    from rulvar.core.engine.workflow import Given, Workflow
     from rulvar.core.events import Event
     from rulvar.core.ids import IdSource
-    from rulvar.core.records import Lease
+    from rulvar.core.records import Lease, LeaseInfo
     from rulvar.core.stores import StorePair
 
 __all__ = ["Engine"]
@@ -76,8 +77,10 @@ class Engine:
     forbids that, and forbids stores without leases. ``lease_ttl_ms`` is for a leasable store
     that does not say how long its leases live.
 
-    ``on_changed_body`` says what to do when a run is resumed whose workflow's source has
+    ``on_source_change`` says what to do when a run is resumed whose workflow's source has
     changed since it began: ``"warn"`` in the log, or ``"refuse"`` with `ConfigError`.
+    ``build`` names the code that this process runs: a run that it cannot replay waits for
+    another one. By default it is a hash of the sources of the package that defines the workflow.
 
     ``linger_ms`` is how near a deadline must be for a waiting segment to wait for it instead
     of suspending. ``store_threads`` bounds the store calls under way at once,
@@ -102,7 +105,8 @@ class Engine:
         ownership: Literal["lease", "none"] = "lease",
         require_lease: bool = False,
         lease_ttl_ms: int | None = None,
-        on_changed_body: Literal["warn", "refuse"] = "warn",
+        on_source_change: Literal["warn", "refuse"] = "warn",
+        build: str | None = None,
         linger_ms: int = 1_000,
         store_threads: int = 64,
         step_threads: int = 64,
@@ -138,7 +142,8 @@ class Engine:
             workflows=MappingProxyType(self._workflows),
             hub=Hub(clock, observers_of(observer, observers)),
             launch=self._launch_child,
-            on_changed_body=choice("on_changed_body", on_changed_body, ("warn", "refuse")),
+            on_source_change=choice("on_source_change", on_source_change, ("warn", "refuse")),
+            build=None if build is None else check_build(build),
         )
 
     # --- life -------------------------------------------------------------------------------
@@ -205,16 +210,27 @@ class Engine:
         run_id: str | None = None,
         name: str | None = None,
         tags: tuple[str, ...] = (),
+        max_recoveries: Given[int | None] = NOT_GIVEN,
         lease: Lease | None = None,
     ) -> RunOutcome:
         """Start a run, or resume the same one, and return how the segment ended.
 
-        When the awaiting task is cancelled the run is let go, not cancelled: it can be
-        resumed. Raises `ConfigError` for bad arguments or another run under the same id;
+        ``max_recoveries`` is the workflow's unless it is given here, for this run alone. When
+        the awaiting task is cancelled the run is let go, not cancelled: it can be resumed.
+
+        Raises `ConfigError` for bad arguments or another run under the same id;
         `LeaseHeldError` (``held``) while somebody has it; `SupersededError`,
         `SettlementError` and store errors when the segment could not give an outcome.
         """
-        handle = self.start(workflow, args, run_id=run_id, name=name, tags=tags, lease=lease)
+        handle = self.start(
+            workflow,
+            args,
+            run_id=run_id,
+            name=name,
+            tags=tags,
+            max_recoveries=max_recoveries,
+            lease=lease,
+        )
         return await handle.result_or_let_go()
 
     def start(
@@ -225,6 +241,7 @@ class Engine:
         run_id: str | None = None,
         name: str | None = None,
         tags: tuple[str, ...] = (),
+        max_recoveries: Given[int | None] = NOT_GIVEN,
         lease: Lease | None = None,
     ) -> RunHandle:
         """Start a run in the background of the running loop; return its handle.
@@ -238,7 +255,14 @@ class Engine:
         value = normalize(args, path="$.args") if provided else None
         run_id = check_run_id(self._parts.ids.token() if run_id is None else run_id)
         check_meta(RunMeta(run_id=run_id, status="running", updated_at="-", name=name, tags=tags))
-        wish = StartNew(workflow=chosen, args_provided=provided, args=value, name=name, tags=tags)
+        wish = StartNew(
+            workflow=chosen,
+            args_provided=provided,
+            args=value,
+            name=name,
+            tags=tags,
+            max_recoveries=check_limit_of_run(max_recoveries),
+        )
         return self._launch(run_id, wish, lease)
 
     async def resume(
@@ -255,10 +279,20 @@ class Engine:
         return await handle.result_or_let_go()
 
     def start_resume(
-        self, run_id: str, *, retry_failed: bool = False, lease: Lease | None = None
+        self,
+        run_id: str,
+        *,
+        retry_failed: bool = False,
+        lease: Lease | None = None,
+        before: LeaseInfo | None = None,
     ) -> RunHandle:
-        """Go on with a run in the background of the running loop; return its handle."""
-        return self._launch(check_run_id(run_id), Resume(retry_failed=retry_failed), lease)
+        """Go on with a run in the background of the running loop; return its handle.
+
+        ``before`` is the dead lease that the caller has seen on the run, which tells whose it
+        was. The rest as in `resume`.
+        """
+        wish = Resume(retry_failed=retry_failed)
+        return self._launch(check_run_id(run_id), wish, lease, before)
 
     async def cancel(self, run_id: str) -> RunOutcome | None:
         """End a run as ``cancelled``; return its outcome, or the one that it has already.
@@ -390,13 +424,22 @@ class Engine:
             return BorrowedRun(lease)
         return self._parts.own(run_id)
 
-    def _launch(self, run_id: str, wish: StartNew | Resume, lease: Lease | None) -> RunHandle:
+    def _launch(
+        self,
+        run_id: str,
+        wish: StartNew | Resume,
+        lease: Lease | None,
+        before: LeaseInfo | None = None,
+    ) -> RunHandle:
         if self._inside(run_id) is not None:
             raise self._held(run_id)
         if lease is not None and check_lease(lease).run_id != run_id:
             message = f"the lease is for run {lease.run_id!r}, not {run_id!r}: acquire that one"
             raise ConfigError(message)
-        return self._launch_owned(run_id, wish, partial(self._ownership, run_id, lease))
+        take = partial(self._ownership, run_id, lease)
+        if lease is None and before is not None:
+            take = partial(self._parts.take_up, run_id, before)
+        return self._launch_owned(run_id, wish, take)
 
     def _launch_child(
         self,

@@ -20,7 +20,8 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from rulvar.core.engine.authority import UNLEASED
 from rulvar.core.engine.events import silent
@@ -45,7 +46,15 @@ if TYPE_CHECKING:
     )
     from rulvar.core.records import Lease
 
-__all__ = ["BorrowedRun", "OwnedRun", "Ownership", "UnownedRun"]
+__all__ = ["BorrowedRun", "OwnedRun", "Ownership", "Predecessor", "UnownedRun"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predecessor:
+    """Who had a run before it was taken, and did not give it back."""
+
+    owner: str
+    ended: Literal["lease-expired", "process-gone"] = "lease-expired"
 
 
 class Ownership(Protocol):
@@ -193,6 +202,7 @@ class OwnedRun:
         self.on_reacquired: Callable[[int], None] = lambda _epoch: None
         self.tell: Tell = silent
         self.reacquired = 0
+        self.predecessor: Predecessor | None = None
         self._calls = calls
         self._clock = clock
         self._lease = lease

@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from rulvar.core.engine.door import Door
-from rulvar.core.engine.ownership import OwnedRun, UnownedRun
+from rulvar.core.engine.ownership import OwnedRun, Predecessor, UnownedRun
+from rulvar.core.engine.workflow import code_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.surfaces import LeaseCalls, Surfaces
     from rulvar.core.engine.workflow import Workflow
     from rulvar.core.ids import IdSource
+    from rulvar.core.records import LeaseInfo
 
 __all__ = ["ChildHandle", "Launch", "Parts"]
 
@@ -95,7 +97,12 @@ class Parts:
     workflows: Mapping[str, Workflow]
     hub: Hub
     launch: Launch
-    on_changed_body: Literal["warn", "refuse"]
+    on_source_change: Literal["warn", "refuse"]
+    build: str | None = None
+
+    def code(self, workflow: Workflow) -> str:
+        """Return what tells this code of a workflow from another one of the same identity."""
+        return code_of(workflow, self.build)
 
     def door(self, run_id: str, ownership: Ownership) -> Door:
         """Open the door of one segment."""
@@ -120,6 +127,17 @@ class Parts:
         owned.tell = partial(self.hub.tell, run_id, 0)
         self.keeper.keep(owned)
         return owned
+
+    def take_up(self, run_id: str, before: LeaseInfo | None = None) -> Ownership:
+        """Take a run for a segment; note whose the lease ``before`` was, if it was the last.
+
+        Read before the acquire, that decides nothing: it is told if the run has died under it.
+        Raises as `take` does.
+        """
+        ownership = self.own(run_id)
+        if isinstance(ownership, OwnedRun) and before and before.epoch + 1 == ownership.epoch:
+            ownership.predecessor = Predecessor(owner=before.owner)
+        return ownership
 
     def own(self, run_id: str) -> Ownership:
         """Take a run as this engine does: under a lease, or without by its host's decision.

@@ -14,7 +14,7 @@ from rulvar.core.capabilities import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rulvar.core.records import JournalRecord, RunFilter, RunMeta
+    from rulvar.core.records import JournalRecord, LeaseInfo, RunFilter, RunMeta
     from rulvar.core.stores import StorePair
 
 __all__ = ["Reads"]
@@ -66,16 +66,20 @@ class Reads:
         meta = self.meta(run_id)
         return meta is not None and meta.status == "running"
 
-    def live_leases(self) -> frozenset[str]:
-        """Return the runs that somebody holds now; none where the store does not tell."""
+    def lease_rows(self) -> dict[str, LeaseInfo]:
+        """Return every lease row by its run, live or not; none where the store does not tell."""
         if not has_lease_admin(self._journal):
-            return frozenset()
-        held: set[str] = set()
+            return {}
+        found: dict[str, LeaseInfo] = {}
         after: str | None = None
         while page := self._journal.list_leases(after, _PAGE):
-            held.update(info.run_id for info in page if info.live)
+            found.update((info.run_id, info) for info in page)
             after = page[-1].run_id
-        return frozenset(held)
+        return found
+
+    def live_leases(self) -> frozenset[str]:
+        """Return the runs that somebody holds now; none where the store does not tell."""
+        return frozenset(run_id for run_id, info in self.lease_rows().items() if info.live)
 
     def refs(self, run_id: str) -> Sequence[str]:
         """Return the run's blob refs."""

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rulvar.core.engine.attempts import begin_again
 from rulvar.core.engine.outcome import Failure, describe_error
 from rulvar.core.engine.replay import Answered, Fresh
 from rulvar.core.errors import StepFailedError
@@ -82,6 +83,7 @@ class Scope:
             segment.replayed += 1
             return decision
         if not isinstance(decision, Fresh):
+            await begin_again(segment, decision.opening)
             return Opened(decision.opening, before=decision.opening)
         if draw is not None:
             try:

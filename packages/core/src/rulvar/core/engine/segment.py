@@ -111,6 +111,7 @@ class Segment:
         self.lost: SupersededError | None = None
         self.executed = 0
         self.replayed = 0
+        self.attempts: dict[int, int] = {}
         self.body: asyncio.Task[object] | None = None
         self.over: asyncio.Future[object] = self.loop.create_future()
         self.failure: Exception | None = None

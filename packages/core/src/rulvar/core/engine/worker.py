@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rulvar.core.checks import MAX_INTEGER, check_integer
-from rulvar.core.engine.sweep import Sweeper
+from rulvar.core.engine.sweep import Sweeper, choose
 from rulvar.core.errors import (
     LeaseHeldError,
     OutcomeUnknownError,
@@ -54,7 +54,8 @@ class WorkerReport:
     ``outcomes`` counts segments by the status they ended with (``running``: let go when the
     worker stopped); ``held`` runs that somebody else took first; ``superseded`` segments
     that lost their run; ``retained`` the runs that retention has deleted; ``broken`` the runs
-    that were set aside, with their errors.
+    that were set aside, with their errors; ``blocked`` those that wait for another code, with
+    what this one cannot replay.
     """
 
     sweeps: int = 0
@@ -64,6 +65,7 @@ class WorkerReport:
     busy: int = 0
     retained: int = 0
     broken: dict[str, str] = field(default_factory=dict)
+    blocked: dict[str, str] = field(default_factory=dict)
 
 
 class Worker:
@@ -72,8 +74,10 @@ class Worker:
     ``concurrency`` is how many runs it has at a time, ``poll_interval_ms`` how long it waits
     between two sweeps that found nothing; ``on_result`` is told about every segment.
     ``retention`` is applied at the start and then every ``retention_interval_ms``. A
-    broken run is set aside until its row changes. Raises `ConfigError` for numbers that
-    cannot work.
+    broken run is set aside until its row changes. It takes runs of the workflows and versions
+    that its engine has, except those that this very code cannot replay. A run that may be what
+    kills its processes is executed last and alone. Raises `ConfigError` for numbers that cannot
+    work.
     """
 
     def __init__(
@@ -98,7 +102,8 @@ class Worker:
         self._retained_at = -math.inf
         self._on_result = on_result
         parts = engine.parts
-        self._sweeper = Sweeper(parts.reads, parts.clock, engine.workflows.keys())
+        self._sweeper = Sweeper(parts.reads, parts.clock, engine.workflows, parts.code)
+        self._alone: str | None = None
         self._running: dict[asyncio.Task[None], RunHandle] = {}
         self._report = WorkerReport()
         self._stop = asyncio.Event()
@@ -138,24 +143,40 @@ class Worker:
         busy = {handle.run_id for handle in self._running.values()}
         parts = self._engine.parts
         try:
-            found = await parts.bridge.call(partial(self._sweeper.candidates, busy, free))
+            if await self._is_alone():
+                return 0
+            found = await parts.bridge.call(partial(self._sweeper.candidates, busy))
         except StoreBusyError as error:
             self._report.busy += 1
             _log.warning("the sweep found the store busy: %s", error)
             return 0
         self._report.sweeps += 1
+        chosen = choose(found, executing=len(self._running), free=free, now_ms=parts.clock.now_ms())
         begun = 0
-        for run_id in found:
+        for each in chosen:
             try:
-                handle = self._engine.start_resume(run_id)
+                handle = self._engine.start_resume(each.run_id, before=each.lease)
             except LeaseHeldError:
                 self._report.held += 1  # live in this very engine, started by the host
                 continue
             begun += 1
+            self._alone = each.run_id if each.suspected else None
             task = asyncio.create_task(self._attend(handle))
             self._running[task] = handle
             task.add_done_callback(self._running.pop)
         return begun
+
+    async def _is_alone(self) -> bool:
+        """Whether the run under way is to have this worker for itself, as its row still says."""
+        if self._alone is None or not any(
+            handle.run_id == self._alone for handle in self._running.values()
+        ):
+            self._alone = None
+            return False
+        bridge = self._engine.parts.bridge
+        if not await bridge.call(partial(self._sweeper.is_suspected, self._alone)):
+            self._alone = None  # it has got something done
+        return self._alone is not None
 
     async def _retain(self) -> None:
         """Apply the retention policy, now and then; what goes wrong is reported and kept."""
@@ -214,6 +235,21 @@ class Worker:
         self._tell(result)
 
     async def _set_aside(self, run_id: str, error: Exception) -> None:
+        try:
+            blocked = await self._engine.parts.bridge.call(
+                partial(self._sweeper.why_blocked, run_id)
+            )
+        except RulvarError:
+            blocked = None
+        if blocked is not None:
+            self._report.blocked[run_id] = blocked
+            _log.warning(
+                "run %r is blocked and waits for another code: %s: deploy one that replays it; "
+                "no worker of this code takes it again",
+                run_id,
+                blocked,
+            )
+            return
         self._report.broken[run_id] = f"{type(error).__name__}: {error}"
         expected = isinstance(error, RulvarError)
         _log.error("run %r is set aside: %s", run_id, error, exc_info=None if expected else error)

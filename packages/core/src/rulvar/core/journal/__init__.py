@@ -1,12 +1,24 @@
 """The journal as the engine reads and writes it: entries, and what can be folded from them.
 
 `entries` is the wire form of one record's payload; `folds` answers questions about a whole
-journal (has it begun, how did it settle, what does it wait for), `structure` about a journal of
-any writer, and `references` which blobs it refers to; all without any I/O.
+journal (has it begun, how did it settle, what does it wait for), `deaths` about segments that
+ended without a word, `structure` about a journal of any writer, and `references` which blobs it
+refers to; all without any I/O.
 """
 
 from __future__ import annotations
 
+from rulvar.core.journal.deaths import (
+    ATTEMPT,
+    RECOVERED,
+    SUSPECTED,
+    Recovered,
+    attempts,
+    makes_progress,
+    recovered_of,
+    recoveries,
+    segment_of,
+)
 from rulvar.core.journal.entries import (
     HASH_VERSION,
     HASH_WINDOW,
@@ -33,16 +45,21 @@ from rulvar.core.journal.references import BlobReference, BlobReferences, refere
 from rulvar.core.journal.structure import Structure, first_epoch_fall, last_moment, structure
 
 __all__ = [
+    "ATTEMPT",
     "HASH_VERSION",
     "HASH_WINDOW",
+    "RECOVERED",
     "RUN_CANCEL",
     "RUN_SETTLE",
+    "SUSPECTED",
     "BlobReference",
     "BlobReferences",
     "JournalEntry",
+    "Recovered",
     "Settle",
     "Start",
     "Structure",
+    "attempts",
     "cancel_begun",
     "check_window",
     "decode_entry",
@@ -51,11 +68,15 @@ __all__ = [
     "hash_versions",
     "last_moment",
     "last_settle",
+    "makes_progress",
     "open_children",
     "open_suspensions",
     "read_journal",
+    "recovered_of",
+    "recoveries",
     "referenced_blobs",
     "run_start",
+    "segment_of",
     "structure",
     "works_after",
 ]

@@ -52,6 +52,10 @@ class Start:
     parent_run_id: str | None
     parent_genesis: str | None
     started_at: str | None
+    workflow_version: str | None = None
+    limits_recoveries: bool = False
+    """Whether whoever started it said how often it may be recovered."""
+    max_recoveries: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,10 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
 def run_start(entries: Iterable[JournalEntry]) -> Start | None:
     """Return how the run began, or None when it never did."""
     for entry in entries:
@@ -93,6 +101,9 @@ def run_start(entries: Iterable[JournalEntry]) -> Start | None:
                 parent_run_id=_text(value.get("parentRunId")),
                 parent_genesis=_text(value.get("parentGenesis")),
                 started_at=entry.started_at,
+                workflow_version=_text(value.get("workflowVersion")),
+                limits_recoveries="maxRecoveries" in value,
+                max_recoveries=_count(value.get("maxRecoveries")),
             )
     return None
 
