@@ -306,7 +306,7 @@ class StoreClosedError(StoreError):
 
 
 class StoreForkedError(StoreError):
-    """The store was opened by the parent process; open it anew in this one."""
+    """The store was open in the parent process at the fork: close it before, or spawn."""
 
     code = "store-forked"
 

@@ -32,8 +32,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from rulvar.core.checks import MAX_INTEGER, check_integer
-from rulvar.core.errors import OutcomeUnknownError, StoreClosedError, StoreError
-from rulvar.stores.sqlite import schema
+from rulvar.core.errors import OutcomeUnknownError, StoreClosedError, StoreCorruptError, StoreError
+from rulvar.stores.sqlite import handles, schema
 from rulvar.stores.sqlite.connection import (
     Patience,
     birth,
@@ -49,7 +49,6 @@ from rulvar.stores.sqlite.errors import (
     translate,
     was_rolled_back,
 )
-from rulvar.stores.sqlite.filesystem import check_unmoved, identity_of
 from rulvar.stores.sqlite.mutations import Transaction
 
 if TYPE_CHECKING:
@@ -93,9 +92,10 @@ class Committer:
         self._closed = False
         self._durability: Durability = settings.durability
         self.unsettled = False
-        self._connection: apsw.Connection | None = birth(settings)
+        opened = birth(settings)
+        self._connection: apsw.Connection | None = opened.connection
         self._cursor: apsw.Cursor | None = None
-        self._identity = None if settings.in_memory else identity_of(settings.path)
+        self._files = opened.files
 
     # --- the caller's side -----------------------------------------------------------------
 
@@ -156,10 +156,16 @@ class Committer:
                 if not self._waiting():
                     self._closed = True
                     if self._connection is not None:
-                        self._connection.close()
+                        mine = self._files is None or not self._files.moved()
+                        handles.close(self._connection, checkpoint=mine)
+                        self._connection = None
                     return
                 self._hand_over()
             time.sleep(0.001)
+
+    def locks(self) -> tuple[threading.Lock, ...]:
+        """Return the lock that is held while the one connection is at work."""
+        return (self._leader,)
 
     def connections(self) -> tuple[apsw.Connection, ...]:
         """Return the connection, if it is open."""
@@ -188,7 +194,7 @@ class Committer:
             message = f"the store at {self._settings.path} was closed: open it again"
             raise StoreClosedError(message)
         if self._connection is None:
-            self._connection = birth(self._settings)
+            self._connection, self._files = birth(self._settings)
             self._durability = self._settings.durability
         return self._connection
 
@@ -203,6 +209,7 @@ class Committer:
             for job in batch:
                 self._perform(job, tx)
             self._commit()
+            self._check_landing()
         except FAILURES as error:
             self._recover(batch, error)
         else:
@@ -225,7 +232,6 @@ class Committer:
         Whoever else waits is answered at its own time, unless the job is ``alone``.
         """
         connection = self._open()
-        check_unmoved(self._settings.path, self._identity)
         if self._cursor is None:
             # Kept for BEGIN and COMMIT: to make one costs as much as what it runs.
             self._cursor = connection.cursor()
@@ -241,9 +247,22 @@ class Committer:
                     return False
                 pause(self._jitter)
             except FAILURES as error:
+                self._check_files()  # which may be the whole reason
                 raise self._translated(error) from error
             else:
+                # Only now: a process may have been stopped for hours while it waited.
+                self._check_files()
                 return True
+
+    def _check_files(self) -> None:
+        """Refuse to go on when what is open has lost its name. Raises `StoreCorruptError`."""
+        if self._files is None:
+            return
+        try:
+            self._files.check()
+        except StoreCorruptError:
+            self._undo()
+            raise
 
     def _choose_durability(self, connection: apsw.Connection, jobs: list[Job[object]]) -> None:
         # An epoch that was granted must survive power loss at every setting (A3); the
@@ -297,6 +316,16 @@ class Committer:
         self._cursor.execute("COMMIT")
         self._stage = "committed"
 
+    def _check_landing(self) -> None:
+        """Give no answer for a commit that went into a file that nobody will read."""
+        if self._files is None:
+            return
+        try:
+            self._files.check_landing()
+        except StoreCorruptError as error:
+            for job in self._batch:
+                job.error = StoreCorruptError(str(error), run_id=job.run_id)
+
     def _deliver(self) -> None:
         for job in self._batch:
             job.finish()
@@ -348,6 +377,7 @@ class Committer:
             tx = Transaction(self._open(), self._now())
             self._perform(job, tx)
             self._commit()
+            self._check_landing()
         except FAILURES as error:
             self._recover((job,), error)
         else:
@@ -367,7 +397,7 @@ class Committer:
             if connection.in_transaction and not self._settings.in_memory:
                 self._cursor = None
                 self._connection = None
-                connection.close(True)
+                handles.close(connection, force=True)
         return errno
 
     def _failed(

@@ -12,14 +12,16 @@ import os
 import random
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, TypeVar, cast
 
 import apsw
 
-from rulvar.core.errors import ConfigError, StoreBusyError
-from rulvar.stores.sqlite import schema
+from rulvar.core.errors import ConfigError, StoreBusyError, StoreCorruptError
+from rulvar.stores.sqlite import handles, schema
 from rulvar.stores.sqlite.errors import BUSY, FAILURES, translate
 from rulvar.stores.sqlite.filesystem import network_filesystem, other_names, who_blocks
+from rulvar.stores.sqlite.forks import refuse_inherited
+from rulvar.stores.sqlite.handles import OpenFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,11 +29,13 @@ if TYPE_CHECKING:
 __all__ = [
     "MEMORY",
     "Durability",
+    "Opened",
     "Patience",
     "Settings",
     "birth",
     "busy_error",
     "connect",
+    "look",
     "require_sqlite",
     "resolve",
 ]
@@ -54,6 +58,8 @@ _SWITCHES = (
     (apsw.SQLITE_DBCONFIG_DQS_DML, 0),
     (apsw.SQLITE_DBCONFIG_DQS_DDL, 0),
     (apsw.SQLITE_DBCONFIG_DEFENSIVE, 1),
+    # Only `handles.close` may move the log, after a look at whose files these are by then.
+    (apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1),
 )
 
 
@@ -142,12 +148,21 @@ def _refuse(message: str) -> NoReturn:
 
 
 def connect(settings: Settings) -> apsw.Connection:
-    """Open one connection with everything that must hold on each; writes nothing."""
-    if settings.read_only:
-        # Not even the last one to close moves the log into the database then.
-        connection = apsw.Connection(settings.path, flags=apsw.SQLITE_OPEN_READONLY)
-    else:
-        connection = apsw.Connection(settings.path)
+    """Open one connection with everything that must hold on each; writes nothing.
+
+    Raises `StoreForkedError` for a file that was open when this process was forked, and
+    `StoreCorruptError` for one that was replaced under an open connection of this process.
+    """
+    if not settings.in_memory:
+        refuse_inherited(settings.path)
+        handles.check_open(settings.path)
+    with handles.opening:
+        if settings.read_only:
+            # Not even the last one to close moves the log into the database then.
+            connection = apsw.Connection(settings.path, flags=apsw.SQLITE_OPEN_READONLY)
+        else:
+            connection = apsw.Connection(settings.path)
+        handles.opened(connection, None if settings.in_memory else settings.path)
     connection.set_busy_timeout(0)
     for switch, value in _SWITCHES:
         connection.config(switch, value)
@@ -218,7 +233,14 @@ def busy_error(path: str, waited_ms: int, run_id: str | None = None) -> StoreBus
     return StoreBusyError(message, run_id=run_id, waited_ms=waited_ms, blocker=blocker)
 
 
-def birth(settings: Settings) -> apsw.Connection:
+class Opened(NamedTuple):
+    """A connection, and the files that it has open; none for a database in memory."""
+
+    connection: apsw.Connection
+    files: OpenFiles | None
+
+
+def birth(settings: Settings) -> Opened:
     """Open the writer's connection and see to it that the file has the layout.
 
     The switch to WAL and the tables are retried as one unit: either may meet a lock while
@@ -232,13 +254,32 @@ def birth(settings: Settings) -> apsw.Connection:
             "first run makes the file"
         )
     attempt = _seen if settings.read_only else _born
+
+    def quietly() -> Opened:
+        with handles.opening:  # a fork in the middle of SQLite would leave the child its mutexes
+            return attempt(settings)
+
     try:
-        return Patience(settings.open_timeout_ms).retry(lambda: attempt(settings), settings.path)
+        return Patience(settings.open_timeout_ms).retry(quietly, settings.path)
     except FAILURES as error:
         raise translate(error, path=settings.path) from error
 
 
-def _born(settings: Settings) -> apsw.Connection:
+def look(settings: Settings) -> Opened:
+    """Open a connection for reads alone, and see which files it has open.
+
+    Raises `StoreCorruptError` when they are not those of the other connections.
+    """
+    connection = connect(settings)
+    try:
+        connection.execute("PRAGMA schema_version").fetchall()  # opens the log
+        return Opened(connection, OpenFiles.of(connection, settings.path, logged=True))
+    except BaseException:
+        handles.close(connection)
+        raise
+
+
+def _born(settings: Settings) -> Opened:
     connection = connect(settings)
     try:
         _check_encoding(connection, settings.path)
@@ -249,12 +290,14 @@ def _born(settings: Settings) -> apsw.Connection:
             _check_columns(connection, settings.path)
             _create(connection)
         _check_columns(connection, settings.path)
-        if not settings.in_memory:
-            _begin_log_anew(connection, settings.path)
-    except BaseException:
-        connection.close()
+        if settings.in_memory:
+            return Opened(connection, None)
+        files = OpenFiles.of(connection, settings.path, logged=True)
+        _begin_log_anew(connection, settings.path)
+    except BaseException as error:
+        handles.close(connection, checkpoint=not isinstance(error, StoreCorruptError))
         raise
-    return connection
+    return Opened(connection, files)
 
 
 def _begin_log_anew(connection: apsw.Connection, path: str) -> None:
@@ -276,7 +319,7 @@ def _begin_log_anew(connection: apsw.Connection, path: str) -> None:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-def _seen(settings: Settings) -> apsw.Connection:
+def _seen(settings: Settings) -> Opened:
     connection = connect(settings)
     try:
         _check_encoding(connection, settings.path)
@@ -287,10 +330,10 @@ def _seen(settings: Settings) -> apsw.Connection:
                 "the tables, as does opening it without read_only"
             )
         _check_columns(connection, settings.path)
+        return Opened(connection, OpenFiles.of(connection, settings.path, logged=False))
     except BaseException:
-        connection.close()
+        handles.close(connection)
         raise
-    return connection
 
 
 def _switch_to_wal(connection: apsw.Connection) -> None:

@@ -18,11 +18,12 @@ from rulvar.core.errors import (
     StoreCorruptError,
     StoreForkedError,
 )
+from rulvar.stores.sqlite import handles
 from rulvar.stores.sqlite.commits import Committer
-from rulvar.stores.sqlite.connection import Patience, connect
+from rulvar.stores.sqlite.connection import Patience, look
 from rulvar.stores.sqlite.errors import FAILURES, translate
-from rulvar.stores.sqlite.filesystem import check_unmoved, place_of
-from rulvar.stores.sqlite.forks import watch
+from rulvar.stores.sqlite.filesystem import place_of
+from rulvar.stores.sqlite.forks import remedy, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from rulvar.core.clock import Clock
     from rulvar.stores.sqlite.connection import Settings
+    from rulvar.stores.sqlite.handles import OpenFiles
     from rulvar.stores.sqlite.jobs import Job
 
 __all__ = ["Database"]
@@ -42,11 +44,12 @@ _READERS = 4
 class _Reader:
     """A connection for reads, opened when first needed; used under its lock alone."""
 
-    __slots__ = ("connection", "lock")
+    __slots__ = ("connection", "files", "lock")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.connection: apsw.Connection | None = None
+        self.files: OpenFiles | None = None
 
 
 class Database:
@@ -58,7 +61,6 @@ class Database:
         self._process = os.getpid()
         self._closing = False
         self._readers: tuple[_Reader, ...] = ()
-        self._identity: tuple[int, int] | None = None
         self._committer = Committer(settings, clock)
         watch(self)
         if settings.in_memory:
@@ -66,19 +68,23 @@ class Database:
         else:
             self._readers = tuple(_Reader() for _ in range(_READERS))
             place = place_of(settings.path)
-            self._identity = (place.device, place.inode)
             self.fencing_domain = f"sqlite:{place.device}:{place.inode}:{place.folder}:{place.name}"
 
     def enter(self) -> None:
         """Refuse a call on a closed store, and any in a forked child."""
         if os.getpid() != self._process:
-            message = (
-                f"the store at {self.settings.path} was opened by process {self._process}: open "
-                "it anew in this one"
-            )
-            raise StoreForkedError(message)
+            raise self._forked_error()
         if self._closing:
             raise self._closed_error()
+
+    def _forked_error(self) -> StoreForkedError:
+        path = self.settings.path
+        message = f"the store at {path} belongs to process {self._process}, which opened it; "
+        if self.settings.in_memory:
+            message += "this process was forked from it and has none: open one of its own"
+        else:
+            message += f"this one was forked from it: {remedy(path)}"
+        return StoreForkedError(message)
 
     def _closed_error(self) -> StoreClosedError:
         return StoreClosedError(f"the store at {self.settings.path} was closed: open it again")
@@ -116,13 +122,14 @@ class Database:
             raise translate(error, path=self.settings.path, run_id=run_id) from error
 
     def _read(self, read: Callable[[apsw.Connection], _T]) -> _T:
-        check_unmoved(self.settings.path, self._identity)
         reader = self._choose()
         with reader.lock:
             if self._closing:
                 raise self._closed_error()
             if reader.connection is None:
-                reader.connection = connect(self.settings)
+                reader.connection, reader.files = look(self.settings)
+            elif reader.files is not None:
+                reader.files.check()
             try:
                 return read(reader.connection)
             finally:
@@ -145,17 +152,24 @@ class Database:
             for reader in self._readers:
                 with reader.lock:
                     if reader.connection is not None:
-                        reader.connection.close()
+                        handles.close(reader.connection)
+                        reader.connection = None
             self._committer.close()
         except FAILURES as error:
             raise translate(error, path=self.settings.path) from error
 
     def connections(self) -> Iterator[apsw.Connection]:
-        """Return every connection that is open, for the sake of forked children."""
+        """Return every connection that is open."""
         for reader in self._readers:
             if reader.connection is not None:
                 yield reader.connection
         yield from self._committer.connections()
+
+    def locks(self) -> Iterator[threading.Lock]:
+        """Return every lock that is held while this process is inside SQLite."""
+        for reader in self._readers:
+            yield reader.lock
+        yield from self._committer.locks()
 
     def cursors(self) -> Iterator[apsw.Cursor]:
         """Return every cursor that outlives its call, for the same reason."""

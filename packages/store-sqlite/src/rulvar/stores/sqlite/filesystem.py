@@ -12,12 +12,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from rulvar.core.errors import StoreCorruptError
-
 __all__ = [
     "Place",
-    "check_unmoved",
-    "identity_of",
     "network_filesystem",
     "other_names",
     "place_of",
@@ -83,34 +79,6 @@ def place_of(path: str) -> Place:
     file = os.stat(path)  # noqa: PTH116 - never a handle
     folder = os.stat(os.path.dirname(path))  # noqa: PTH116, PTH120
     return Place(file.st_dev, file.st_ino, folder.st_ino, os.path.basename(path))  # noqa: PTH119
-
-
-def identity_of(path: str) -> tuple[int, int]:
-    """Return what tells a file from another that took its name."""
-    file = os.stat(path)  # noqa: PTH116 - never a handle
-    return (file.st_dev, file.st_ino)
-
-
-def check_unmoved(path: str, identity: tuple[int, int] | None) -> None:
-    """Refuse to go on when the open file was removed, or another one took its name.
-
-    What is written to a file without a name is lost. Raises `StoreCorruptError`.
-    """
-    if identity is None:
-        return
-    what = "was removed"
-    try:
-        file = os.stat(path)  # noqa: PTH116 - never a handle
-        if (file.st_dev, file.st_ino) == identity:
-            return
-        what = "was replaced by another file"
-    except OSError:
-        pass  # a file that cannot be looked at is as good as removed
-    message = (
-        f"{path} {what} while this store has it open; nothing was written: close the store, "
-        "see what is there, and open it again"
-    )
-    raise StoreCorruptError(message)
 
 
 def other_names(path: str, mounts: Path = MOUNTS) -> str | None:
