@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=15)
     parser.add_argument("--count", type=int, default=3_000)
     arguments = parser.parse_args()
-    cases = [
+    cases: list[tuple[str, Work, Durability]] = [
         ("append", append, "full"),
         ("append", append, "normal"),
         ("get_meta", get_meta, "full"),
