@@ -144,20 +144,38 @@ def test_a_run_is_said_to_have_begun_when_it_has() -> None:
 @pytest.mark.usefixtures("project")
 def test_commands_that_are_told_quote_what_a_shell_would_read() -> None:
     result = rulvar("run", "ask twice", "--run-id", "order 17", status=6)
-    assert ": rulvar resolve 'order 17' 'the first one' JSON\n" in result.stderr
+    assert ": rulvar resolve 'order 17' 'the first one' JSON --seq 1\n" in result.stderr
     rulvar("run", "approve", "--run-id", "order 18", status=6)
     assert "--after 'order 17'\n" in rulvar("runs", "ls", "--limit", "1").stderr
 
 
 @pytest.mark.usefixtures("project")
+def test_a_cancelled_run_waits_for_nothing() -> None:
+    rulvar("run", "approve", "--run-id", "a1", status=6)
+    (waits,) = cast("list[object]", journal_of("a1")["waiting_for"])
+    assert waits == {"kind": "external", "key": "approval", "deadline_at": None, "seq": 3}
+    rulvar("cancel", "a1")
+    assert journal_of("a1")["waiting_for"] == []
+    assert "waits for" not in rulvar("runs", "show", "a1").stdout
+
+
+def journal_of(run_id: str) -> dict[str, object]:
+    return cast("dict[str, object]", document("runs", "show", run_id)["journal"])
+
+
+@pytest.mark.usefixtures("project")
 def test_a_suspended_run_is_status_6_and_goes_on_after_a_word() -> None:
     result = rulvar("run", "approve", "--run-id", "a1", status=6)
-    assert "rulvar resolve a1 approval JSON" in result.stderr
+    assert "rulvar resolve a1 approval JSON --seq 3" in result.stderr
+    assert "waits for  external approval (seq 3)" in rulvar("runs", "show", "a1").stdout
     outcome = document("resume", "a1", status=6)
     waiting = cast("list[dict[str, object]]", outcome["waiting_for"])
     assert [each["key"] for each in waiting] == ["approval"]
-    assert error_of("resolve", "a1", "other", "1", status=2)["code"] == "invalid-resolution"
-    assert document("resolve", "a1", "approval", '{"yes": true}')["resolved"] is True
+    early = error_of("resolve", "a1", "other", "1", status=2)
+    assert (early["code"], early["retryable"]) == ("not-asked", True)
+    assert document("resolve", "a1", "approval", '{"yes": true}', "--seq", "3")["resolved"] is True
+    late = error_of("resolve", "a1", "approval", "1", "--seq", "3", status=2)
+    assert late["code"] == "already-answered"
     assert document("resume", "a1")["value"] == ["draft", {"yes": True}]
     assert document("cancel", "a1") == {"run_id": "a1", "status": "ok", "cancelled": False}
 

@@ -11,12 +11,14 @@ import pytest
 
 from rulvar.core import errors
 from rulvar.core.errors import (
+    AlreadyAnsweredError,
     ConfigError,
     InvalidResolutionError,
     JournalCompatibilityError,
     JournalOrderViolation,
     LeaseHeldError,
     NonDeterminismError,
+    NotAskedError,
     OutcomeUnknownError,
     PluginError,
     RulvarError,
@@ -66,6 +68,8 @@ SAMPLES: list[RulvarError] = [
     JournalCompatibilityError("m", run_id="r", found=(1, 2), window=(101, 101)),
     NonDeterminismError("m", run_id="r", scope="", key="k", ordinal=2),
     InvalidResolutionError("m", run_id="r", key="k"),
+    NotAskedError("m", run_id="r", key="k"),
+    AlreadyAnsweredError("m", run_id="r", key="k"),
 ]
 
 
@@ -105,6 +109,8 @@ def test_every_code_names_one_class_for_ever() -> None:
         "JournalCompatibilityError": "journal-compatibility",
         "NonDeterminismError": "non-determinism",
         "InvalidResolutionError": "invalid-resolution",
+        "NotAskedError": "not-asked",
+        "AlreadyAnsweredError": "already-answered",
     }
 
 
@@ -130,20 +136,20 @@ def test_the_drawn_tree_is_the_tree() -> None:
     drawn = errors.__doc__ or ""
     for kind in all_classes() - {RulvarError}:
         assert kind.__name__ in drawn
-    above = ""
-    for name in re.findall(r"(?<=[├└]── )\w+", drawn):
-        if name in {"ConfigError", "PluginError", "StoreError", "RunError"}:
-            above = name
-            assert getattr(errors, name).__base__ is RulvarError
-        else:
-            assert getattr(errors, name).__base__ is getattr(errors, above)
+    above: dict[int, type[BaseException]] = {0: RulvarError}
+    for indent, name in re.findall(r"^ {4}([ │]*)[├└]── (\w+)", drawn, re.MULTILINE):
+        depth = len(indent) // 4
+        kind = getattr(errors, name)
+        assert kind.__base__ is above[depth], name
+        above[depth + 1] = kind
     assert set(re.findall(r"(?<=[├└]── )\w+", drawn)) == {
         kind.__name__ for kind in all_classes() - {RulvarError}
     }
 
 
-def test_only_held_and_busy_are_worth_a_retry() -> None:
-    assert {type(error) for error in SAMPLES if error.retryable} == {StoreBusyError}
+def test_only_held_busy_and_not_asked_yet_are_worth_a_retry() -> None:
+    worth = {StoreBusyError, NotAskedError}
+    assert {type(error) for error in SAMPLES if error.retryable} == worth
     assert LeaseHeldError(run_id="r", reason="held", holder="b", epoch=1).retryable
 
 

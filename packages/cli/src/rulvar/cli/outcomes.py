@@ -74,7 +74,8 @@ def _waits(outcome: RunOutcome) -> list[str]:
     for each in outcome.waiting_for:
         until = "" if each.deadline_at is None else f" until {each.deadline_at}"
         if each.kind == "external":
-            answer = command_line("resolve", outcome.run_id, each.key, "JSON")
+            options = f"--seq {each.seq}"
+            answer = command_line("resolve", outcome.run_id, each.key, "JSON", options=options)
             lines.append(f"  waits for {each.key}{until}: {answer}")
         else:
             lines.append(f"  sleeps{until}: a worker wakes it")

@@ -26,7 +26,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
-from rulvar.core.journal import last_settle, run_start
+from rulvar.core.journal import last_settle, run_start, works_after
+from rulvar.core.records import TERMINAL_STATUSES
 from rulvar.core.wire import parse_time
 
 if TYPE_CHECKING:
@@ -142,6 +143,9 @@ def tell(entries: Sequence[JournalEntry], *, segments: int | None = None) -> Sto
     for epoch, group in groupby(entries, key=lambda entry: entry.epoch):
         telling.tenures.append(_tenure(telling, epoch, list(group)))
     start, settle = run_start(entries), last_settle(entries)
+    # What a run still waited for when it ended, nobody can give it any more.
+    ended = settle is not None and settle.status in TERMINAL_STATUSES
+    over = ended and settle is not None and not works_after(entries, settle.seq)
     calls = tuple(_call_story(call) for call in telling.calls.values())
     return Story(
         entries=len(entries),
@@ -155,7 +159,7 @@ def tell(entries: Sequence[JournalEntry], *, segments: int | None = None) -> Sto
         epochs_fall_at=_first_fall(entries),
         tenures=tuple(_told_apart(telling.tenures, segments)),
         calls=calls,
-        waiting_for=tuple(call for call in calls if call.status == "suspended"),
+        waiting_for=() if over else tuple(call for call in calls if call.status == "suspended"),
     )
 
 

@@ -63,7 +63,17 @@ def _journal_document(story: Story) -> dict[str, object]:
         "error": story.error,
         "epochs_fall_at": story.epochs_fall_at,
         "takeovers": len(story.takeovers),
-        "waiting_for": [call.name for call in story.waiting_for],
+        "waiting_for": [_wait_document(call) for call in story.waiting_for],
+    }
+
+
+def _wait_document(call: CallStory) -> dict[str, object]:
+    """Return a wait with the names of `Suspension`'s fields."""
+    return {
+        "kind": call.kind,
+        "key": call.name,
+        "deadline_at": call.deadline_at,
+        "seq": call.seq,
     }
 
 
@@ -146,7 +156,7 @@ def _short(value: object) -> str:
 
 def _waiting(call: CallStory, now_ms: int) -> str:
     until = f" until {_moment(call.deadline_at, now_ms)}" if call.deadline_at else ""
-    return f"{call.kind} {call.name}{until}"
+    return f"{call.kind} {call.name} (seq {call.seq}){until}"
 
 
 # --- tenures ----------------------------------------------------------------------------

@@ -58,12 +58,14 @@ from rulvar.core.checks import (
 )
 from rulvar.core.clock import Clock, SystemClock
 from rulvar.core.errors import (
+    AlreadyAnsweredError,
     ConfigError,
     InvalidResolutionError,
     JournalCompatibilityError,
     JournalOrderViolation,
     LeaseHeldError,
     NonDeterminismError,
+    NotAskedError,
     OutcomeUnknownError,
     PluginError,
     RefusalReason,
@@ -231,6 +233,7 @@ else:
 __all__ = [
     "RUN_STATUSES",
     "TERMINAL_STATUSES",
+    "AlreadyAnsweredError",
     "BlobFinding",
     "BlobInfo",
     "BlobStat",
@@ -273,6 +276,7 @@ __all__ = [
     "MemoryTranscriptStore",
     "MetaLookup",
     "NonDeterminismError",
+    "NotAskedError",
     "OutcomeUnknownError",
     "PluginError",
     "PruneReport",

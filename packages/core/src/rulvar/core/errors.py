@@ -24,6 +24,8 @@ Split by whose fault it is, and by what is known to have happened::
         ├── JournalCompatibilityError  the journal is outside this version's window
         ├── NonDeterminismError      the body took another way than its journal
         └── InvalidResolutionError   a resolution that does not fit its suspension
+            ├── NotAskedError        the run has not asked for it yet: try again later
+            └── AlreadyAnsweredError the first answer counts, and is there
 
 Each class has a stable ``code``, carries its facts as attributes, survives pickling, and
 says in one sentence what happened and what to do (design section 9).
@@ -39,12 +41,14 @@ if TYPE_CHECKING:
     from rulvar.core.records import Lease
 
 __all__ = [
+    "AlreadyAnsweredError",
     "ConfigError",
     "InvalidResolutionError",
     "JournalCompatibilityError",
     "JournalOrderViolation",
     "LeaseHeldError",
     "NonDeterminismError",
+    "NotAskedError",
     "OutcomeUnknownError",
     "PluginError",
     "RefusalReason",
@@ -448,7 +452,7 @@ class NonDeterminismError(RunError):
 
 
 class InvalidResolutionError(RunError):
-    """A resolution that no suspension waits for, that came too late, or does not fit.
+    """A resolution that does not fit what a run waits for, or waits for nothing any more.
 
     ``path`` names the place inside the value that does not fit the schema.
     """
@@ -461,3 +465,20 @@ class InvalidResolutionError(RunError):
         super().__init__(message, run_id=run_id)
         self.key = key
         self.path = path
+
+
+class NotAskedError(InvalidResolutionError):
+    """The run does not wait for that key, or not at that place, yet: it may later."""
+
+    code = "not-asked"
+
+    @property
+    def retryable(self) -> bool:
+        """True: the run may ask for it yet."""
+        return True
+
+
+class AlreadyAnsweredError(InvalidResolutionError):
+    """That wait is answered: the first answer counts, and this one changed nothing."""
+
+    code = "already-answered"

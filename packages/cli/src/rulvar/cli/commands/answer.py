@@ -24,19 +24,31 @@ __all__ = ["cancel", "resolve"]
 @click.argument("run_id")
 @click.argument("key")
 @click.argument("value", metavar="JSON")
+@click.option(
+    "--seq",
+    type=click.IntRange(min=0),
+    metavar="SEQ",
+    help="Answer this wait alone, as `rulvar runs show` numbers it, and no later one of KEY.",
+)
 @store_option
 @output_options
 @pass_output
-def resolve(output: Output, run_id: str, key: str, value: str, store: str | None) -> None:
+def resolve(
+    output: Output, *, run_id: str, key: str, value: str, seq: int | None, store: str | None
+) -> None:
     """Give RUN_ID the value it waits for under KEY.
 
     JSON is one JSON text, @FILE to read it from a file, or - for standard input. The run
     goes on when a worker or `rulvar resume` takes it up. A run that somebody holds is
     refused with status 3.
 
+    Without --seq it answers the earliest wait of KEY that is open. With it the same command,
+    given twice, never answers a second wait of the same key.
+
     \b
     Examples:
       rulvar resolve order-17 approval '{"approved": true}'
+      rulvar resolve order-17 approval true --seq 7
       rulvar resolve order-17 approval @answer.json
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     answer = read_value(value, what="JSON")
@@ -44,7 +56,7 @@ def resolve(output: Output, run_id: str, key: str, value: str, store: str | None
     async def perform() -> None:
         with opened_stores(store, existing=True) as stores:
             async with Engine(stores) as engine:
-                await engine.resolve(run_id, key, answer)
+                await engine.resolve(run_id, key, answer, seq=seq)
 
     asyncio.run(perform())
     output.show(

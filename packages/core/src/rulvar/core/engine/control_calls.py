@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rulvar.core.engine.boot import over, read_run
 from rulvar.core.engine.outcome import RunOutcome
 from rulvar.core.engine.ownership import OwnedRun
-from rulvar.core.engine.schemas import check_resolution, not_awaited
+from rulvar.core.engine.schemas import answered_already, check_resolution, choose_wait
 from rulvar.core.engine.segment import child_is_live
 from rulvar.core.errors import (
     ConfigError,
@@ -147,21 +147,34 @@ def _cancel_child(
         cancel(parts, door, ownership)
 
 
-def resolve(parts: Parts, door: Door, ownership: Ownership, *, key: str, value: object) -> None:
-    """Append a resolution, and mark the row so that a worker looks at the run again."""
+def resolve(
+    parts: Parts,
+    door: Door,
+    ownership: Ownership,
+    *,
+    key: str,
+    value: object,
+    seq: int | None = None,
+) -> None:
+    """Append a resolution, and mark the row so that a worker looks at the run again.
+
+    ``seq`` is the opening's, where the caller means that one alone.
+    """
     state = _begun(parts, door, ownership)
     run_id = door.run_id
+    answered = {entry.ref for entry in state.entries if entry.ref is not None}
+    asked = [
+        entry
+        for entry in state.entries
+        if (entry.kind, entry.key) == ("external", key) and seq in {None, entry.seq}
+    ]
     if state.outcome is not None:
+        if any(entry.seq in answered for entry in asked):
+            raise answered_already(run_id, key, seq)
         message = f"run {run_id!r} is {state.outcome.status}: it waits for nothing any more"
         raise InvalidResolutionError(message, run_id=run_id, key=key)
     suspended = open_suspensions(state.entries)
-    waiting = [e for e in suspended if e.kind == "external" and e.key == key]
-    if not waiting:
-        if not any(e.kind == "external" and e.key == key for e in state.entries):
-            raise not_awaited(run_id, key, suspended)
-        message = f"run {run_id!r}: {key!r} is resolved already; the first answer counts"
-        raise InvalidResolutionError(message, run_id=run_id, key=key)
-    opening = waiting[0]
+    opening = choose_wait(run_id, key, seq, suspended, is_answered=lambda: bool(asked))
     check_resolution(opening, value, run_id=run_id)
     now = format_time(parts.clock.now_ms())
     door.append(

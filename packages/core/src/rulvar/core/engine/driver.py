@@ -280,7 +280,7 @@ def _outcome(segment: Segment, status: str, result: _Result) -> RunOutcome:
     waiting: tuple[Suspension, ...] = ()
     if status == "suspended":
         waiting = tuple(
-            Suspension(kind=e.kind, key=e.key, deadline_at=e.deadline_at)
+            Suspension(kind=e.kind, key=e.key, deadline_at=e.deadline_at, seq=e.seq)
             for e in segment.replay.waiting()
         )
     return RunOutcome(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from rulvar.core.checks import (
+    MAX_INTEGER,
     check_build,
     check_call_name,
+    check_integer,
     check_lease,
     check_meta,
     check_run_id,
@@ -26,6 +27,7 @@ from rulvar.core.engine.loops import on_loop
 from rulvar.core.engine.ownership import BorrowedRun
 from rulvar.core.engine.parts import Parts
 from rulvar.core.engine.reads import Reads
+from rulvar.core.engine.registry import Registry
 from rulvar.core.engine.retention import apply_retention, prune, prune_inside
 from rulvar.core.engine.segment import inside
 from rulvar.core.engine.settings import (
@@ -36,10 +38,10 @@ from rulvar.core.engine.settings import (
     ttl_of,
 )
 from rulvar.core.engine.surfaces import LeaseCalls, Surfaces
-from rulvar.core.engine.workflow import NOT_GIVEN, check_limit_of_run, check_workflow
+from rulvar.core.engine.workflow import NOT_GIVEN, check_limit_of_run
 from rulvar.core.errors import ConfigError, LeaseHeldError
 from rulvar.core.ids import SystemIds
-from rulvar.core.records import TERMINAL_STATUSES, RunMeta
+from rulvar.core.records import RunMeta
 from rulvar.core.values import normalize
 
 if TYPE_CHECKING:
@@ -118,9 +120,7 @@ class Engine:
         ids = SystemIds() if ids is None else ids
         clock = SystemClock() if clock is None else clock
         owns = decide_ownership(stores, ownership, require_lease=require_lease)
-        self._workflows: dict[str, Workflow] = {}
-        for workflow in workflows:
-            self._register(workflow)
+        self._registry = Registry(workflows)
         self._require_lease = require_lease
         self._live: dict[str, RunHandle] = {}
         self._starting = threading.Lock()
@@ -139,7 +139,7 @@ class Engine:
             owns=owns,
             lease_ttl_ms=ttl_of(stores, lease_ttl_ms) if owns else None,
             linger_ms=linger_ms,
-            workflows=MappingProxyType(self._workflows),
+            workflows=self._registry.by_name,
             hub=Hub(clock, observers_of(observer, observers)),
             launch=self._launch_child,
             on_source_change=choice("on_source_change", on_source_change, ("warn", "refuse")),
@@ -249,7 +249,7 @@ class Engine:
         Arguments as in `run`. Raises `ConfigError` at once, before any I/O, and
         `LeaseHeldError` when the run is live in this very engine.
         """
-        chosen = self._workflow(workflow)
+        chosen = self._registry.find(workflow)
         provided = args is not NOT_GIVEN
         chosen.check_args(provided=provided)
         value = normalize(args, path="$.args") if provided else None
@@ -307,30 +307,41 @@ class Engine:
             return None
         live = self._live.get(run_id)
         if live is not None:
-            outcome = await live.cancel()
-            if outcome.status in TERMINAL_STATUSES:
-                return outcome
-            # It had suspended, or was let go, before it heard of it.
+            return await live.cancel()
         return await self._briefly(run_id, None, control_calls.cancel)
 
-    async def resolve(self, run_id: str, key: str, value: object = None) -> None:
+    async def resolve(
+        self, run_id: str, key: str, value: object = None, *, seq: int | None = None
+    ) -> None:
         """Answer what a run waits for under ``key``; the first valid answer counts.
 
-        Raises `InvalidResolutionError` when the run does not wait for it or is answered
-        already, `ConfigError` for a value that cannot cross the journal, and
-        `LeaseHeldError` (``held``) while another process has the run.
+        It answers the earliest wait of that key that is open. ``seq`` names one wait, by the
+        number that `Suspension.seq` has: then the same answer, given twice, never answers a
+        later wait of the same key.
+
+        Raises `NotAskedError` (retryable) when the run does not wait for it yet,
+        `AlreadyAnsweredError` when the first answer is there, `InvalidResolutionError` for a
+        value that does not fit the schema and for a run that has ended, `ConfigError` for a
+        value that cannot cross the journal, and `LeaseHeldError` (``held``) while another
+        process has the run.
         """
         check_run_id(run_id)
         check_call_name(key)
+        if seq is not None:
+            check_integer("seq", seq, 0, MAX_INTEGER)
         value = normalize(value)
         caller = self._inside(run_id)
         if caller is not None:
-            await on_loop(caller.loop, caller.resolve(key, value))
+            await on_loop(caller.loop, caller.resolve(key, value, seq))
             return
         live = self._live.get(run_id)
-        if live is not None and await live.resolve_live(key, value):
+        if live is not None and await live.resolve_live(key, value, seq):
             return
-        await self._briefly(run_id, None, partial(control_calls.resolve, key=key, value=value))
+        act = partial(control_calls.resolve, key=key, value=value, seq=seq)
+        await self._briefly(run_id, None, act)
+
+    async def _resolve(self, run_id: str, key: str, value: object, seq: int | None) -> None:
+        await self.resolve(run_id, key, value, seq=seq)
 
     async def delete_run(self, run_id: str, *, lease: Lease | None = None) -> None:
         """Delete a run: blobs first, journal last; the tombstone of its epochs stays.
@@ -384,24 +395,6 @@ class Engine:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _register(self, workflow: object) -> Workflow:
-        workflow = check_workflow(workflow)
-        known = self._workflows.setdefault(workflow.name, workflow)
-        if known is not workflow and known.body is not workflow.body:
-            message = f"two workflows have the name {workflow.name!r}: give one another name"
-            raise ConfigError(message)
-        return known
-
-    def _workflow(self, workflow: Workflow | str) -> Workflow:
-        if not isinstance(workflow, str):
-            return self._register(workflow)
-        found = self._workflows.get(workflow)
-        if found is None:
-            known = ", ".join(sorted(self._workflows)) or "none"
-            message = f"this engine has no workflow {workflow!r}; it has: {known}"
-            raise ConfigError(message)
-        return found
-
     def _held(self, run_id: str) -> LeaseHeldError:
         return LeaseHeldError(
             f"run {run_id!r} is live in this engine: wait for its handle, or cancel it",
@@ -439,7 +432,7 @@ class Engine:
         take = partial(self._ownership, run_id, lease)
         if lease is None and before is not None:
             take = partial(self._parts.take_up, run_id, before)
-        return self._launch_owned(run_id, wish, take)
+        return self._launch_owned(run_id, wish, take, lease)
 
     def _launch_child(
         self,
@@ -452,7 +445,7 @@ class Engine:
         parent: tuple[str, str],
     ) -> RunHandle:
         wish = StartNew(
-            workflow=self._register(workflow),
+            workflow=self._registry.add(workflow),
             args_provided=args_provided,
             args=args,
             parent=parent,
@@ -460,14 +453,24 @@ class Engine:
         return self._launch_owned(run_id, wish, partial(self._ownership, run_id, None))
 
     def _launch_owned(
-        self, run_id: str, wish: StartNew | Resume, take: Callable[[], Ownership]
+        self,
+        run_id: str,
+        wish: StartNew | Resume,
+        take: Callable[[], Ownership],
+        lease: Lease | None = None,
     ) -> RunHandle:
         self._check_open()
         with self._starting:
             if run_id in self._live:
                 raise self._held(run_id)
             handle = RunHandle(
-                run_id, self._parts, wish, take, on_end=self._forget, resolve=self.resolve
+                run_id,
+                self._parts,
+                wish,
+                take,
+                on_end=self._forget,
+                resolve=self._resolve,
+                cancel=partial(self._briefly, run_id, lease, control_calls.cancel),
             )
             self._live[run_id] = handle
         return handle

@@ -15,6 +15,7 @@ from rulvar.core.engine.driver import drive
 from rulvar.core.engine.loops import on_loop
 from rulvar.core.engine.segment import CURRENT, Ending
 from rulvar.core.errors import StoreError
+from rulvar.core.records import TERMINAL_STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -42,10 +43,12 @@ class RunHandle:
         take: Callable[[], Ownership],
         *,
         on_end: Callable[[RunHandle], None],
-        resolve: Callable[[str, str, object], Awaitable[None]],
+        resolve: Callable[[str, str, object, int | None], Awaitable[None]],
+        cancel: Callable[[], Awaitable[RunOutcome]],
     ) -> None:
         self.run_id = run_id
         self._resolve = resolve
+        self._cancel = cancel
         self._parts = parts
         self._segment: Segment | None = None
         self._asked: Ending | None = None
@@ -115,9 +118,15 @@ class RunHandle:
             self._over.set_result(task.result())
 
     async def cancel(self) -> RunOutcome:
-        """End the run as ``cancelled`` and return its outcome. Raises as `result`."""
+        """End the run as ``cancelled`` and return its outcome, or the one that it has already.
+
+        Where the segment had suspended the run, or let it go, before it heard of it, the run is
+        cancelled under a brief lease. Raises as `result`, and `LeaseHeldError` (``held``) when
+        another process has taken the run since.
+        """
         self._ask(Ending.CANCELLED)
-        return await self.result()
+        outcome = await self.result()
+        return outcome if outcome.status in TERMINAL_STATUSES else await self._cancel()
 
     def let_go(self) -> None:
         """End the segment without an outcome; its lease is given back, the run stays."""
@@ -156,22 +165,23 @@ class RunHandle:
             self._loop.call_soon_threadsafe(self._task.add_done_callback, over)
         return stream
 
-    async def resolve(self, key: str, value: object = None) -> None:
+    async def resolve(self, key: str, value: object = None, *, seq: int | None = None) -> None:
         """Answer what the run waits for under ``key``, whether the segment is over or not.
 
-        Once it is over, a brief lease rides the answer. Raises as `Engine.resolve`.
+        Once it is over, a brief lease rides the answer. Arguments and what is raised are those
+        of `Engine.resolve`.
         """
-        await self._resolve(self.run_id, key, value)
+        await self._resolve(self.run_id, key, value, seq)
 
-    async def resolve_live(self, key: str, value: object) -> bool:
+    async def resolve_live(self, key: str, value: object, seq: int | None) -> bool:
         """Answer what the live run waits for; False when the segment has ended by now."""
-        return await on_loop(self._loop, self._resolve_live(key, value))
+        return await on_loop(self._loop, self._resolve_live(key, value, seq))
 
-    async def _resolve_live(self, key: str, value: object) -> bool:
+    async def _resolve_live(self, key: str, value: object, seq: int | None) -> bool:
         await self._began.wait()
         if self._segment is not None and self._segment.ending is None:
             try:
-                await self._segment.resolve(key, value)
+                await self._segment.resolve(key, value, seq)
             except SegmentEnded:
                 pass  # it ended in between: the run is resolved under a brief lease
             else:

@@ -130,12 +130,14 @@ def raised_at(error: BaseException, body: Callable[..., object]) -> str:
 class Suspension:
     """What a suspended run waits for: a key to resolve, or a deadline, or both.
 
-    ``deadline_at`` is ISO 8601 UTC.
+    ``deadline_at`` is ISO 8601 UTC. ``seq`` names this wait and no other of the same key: give
+    it to `Engine.resolve`.
     """
 
     kind: str
     key: str
     deadline_at: str | None
+    seq: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,16 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, cast
 
-from rulvar.core.errors import ConfigError, InvalidResolutionError
+from rulvar.core.errors import (
+    AlreadyAnsweredError,
+    ConfigError,
+    InvalidResolutionError,
+    NotAskedError,
+)
 from rulvar.core.values import normalize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from jsonschema import Draft202012Validator
     from referencing import Registry, Resource
@@ -23,7 +28,13 @@ if TYPE_CHECKING:
 
     from rulvar.core.journal import JournalEntry
 
-__all__ = ["check_default", "check_resolution", "check_schema", "not_awaited"]
+__all__ = [
+    "answered_already",
+    "check_default",
+    "check_resolution",
+    "check_schema",
+    "choose_wait",
+]
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _LONGEST_REASON = 500
@@ -76,20 +87,55 @@ def check_resolution(opening: JournalEntry, value: object, *, run_id: str) -> No
         raise InvalidResolutionError(message, run_id=run_id, key=key, path=path)
 
 
-def not_awaited(run_id: str, key: str, waiting: Iterable[JournalEntry]) -> InvalidResolutionError:
+def choose_wait(
+    run_id: str,
+    key: str,
+    seq: int | None,
+    waiting: Iterable[JournalEntry],
+    *,
+    is_answered: Callable[[], bool],
+) -> JournalEntry:
+    """Return the opening that an answer is for: the earliest open one of ``key``, or ``seq``'s.
+
+    ``is_answered`` says whether it was asked for before. Raises `AlreadyAnsweredError` then,
+    and `NotAskedError` otherwise, naming what the run does wait for.
+    """
+    openings = [each for each in waiting if each.kind == "external"]
+    for opening in openings:
+        if opening.key == key and seq in {None, opening.seq}:
+            return opening
+    if is_answered():
+        raise answered_already(run_id, key, seq)
+    raise _not_asked(run_id, key, seq, openings)
+
+
+def answered_already(run_id: str, key: str, seq: int | None = None) -> AlreadyAnsweredError:
+    """Return the error for an answer that came after the first."""
+    message = f"run {run_id!r}: {_shown(key, seq)} is resolved already; the first answer counts"
+    return AlreadyAnsweredError(message, run_id=run_id, key=key)
+
+
+def _shown(key: str, seq: int | None) -> str:
+    return repr(key) if seq is None else f"{key!r} (seq {seq})"
+
+
+def _not_asked(
+    run_id: str, key: str, seq: int | None, openings: list[JournalEntry]
+) -> NotAskedError:
     """Return the error for a key that a run does not wait for; it names those that it does."""
-    keys = list(dict.fromkeys(each.key for each in waiting if each.kind == "external"))
-    near = get_close_matches(key, keys, n=1)
-    shown = ", ".join(map(repr, keys[:_MOST_KEYS]))
-    if len(keys) > _MOST_KEYS:
-        shown += f" and {len(keys) - _MOST_KEYS} more"
+    keys = list(dict.fromkeys(each.key for each in openings))
+    named = keys if seq is None else [_shown(each.key, each.seq) for each in openings]
+    shown = ", ".join([repr(each) if seq is None else each for each in named[:_MOST_KEYS]])
+    if len(named) > _MOST_KEYS:
+        shown += f" and {len(named) - _MOST_KEYS} more"
     message = (
-        f"run {run_id!r} does not wait for {key!r}, but for "
+        f"run {run_id!r} does not wait for {_shown(key, seq)}, but for "
         f"{shown or 'nothing that could be resolved'}"
     )
-    if near and len(keys) > 1:
+    near = get_close_matches(key, keys, n=1)
+    if near and len(keys) > 1 and near[0] != key:
         message += f": did you mean {near[0]!r}?"
-    return InvalidResolutionError(message, run_id=run_id, key=key)
+    return NotAskedError(message, run_id=run_id, key=key)
 
 
 def check_default(schema: object, default: object) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rulvar.core.engine.control import SegmentEnded
 from rulvar.core.engine.outcome import Failure
-from rulvar.core.engine.schemas import check_resolution, not_awaited
+from rulvar.core.engine.schemas import answered_already, check_resolution, choose_wait
 from rulvar.core.errors import (
     InvalidResolutionError,
     LeaseHeldError,
@@ -403,29 +403,31 @@ class Segment:
     def _claim(self, opening: JournalEntry) -> None:
         # Called while no other append of this run is under way: one answer gets through.
         if opening.seq in self._answering or self.replay.answer_to(opening.seq) is not None:
-            raise self._resolved_already(opening.key)
+            raise answered_already(self.run_id, opening.key)
         self._answering.add(opening.seq)
-
-    def _resolved_already(self, key: str) -> InvalidResolutionError:
-        message = f"run {self.run_id!r}: {key!r} is resolved already; the first answer counts"
-        return InvalidResolutionError(message, run_id=self.run_id, key=key)
 
     # --- what others ask of a live segment, on its own loop -----------------------------------
 
-    async def resolve(self, key: str, value: object) -> None:
-        """Answer the earliest open suspension of ``key``.
+    def _is_answered(self, key: str, seq: int | None) -> bool:
+        if seq is None:
+            return self.replay.has_asked(key)
+        answer = self.replay.answer_to(seq)
+        return answer is not None and answer.key == key
 
-        Raises `InvalidResolutionError` when there is none, another answer came first, or the
-        value does not fit its schema.
+    async def resolve(self, key: str, value: object, seq: int | None = None) -> None:
+        """Answer the earliest open suspension of ``key``, or the one that ``seq`` opened.
+
+        Raises `NotAskedError` when there is none, `AlreadyAnsweredError` when another answer
+        came first, and `InvalidResolutionError` when the value does not fit its schema.
         """
         self.check()
-        for opening in self.replay.waiting():
-            if opening.kind == "external" and opening.key == key:
-                break
-        else:
-            if self.replay.has_asked(key):
-                raise self._resolved_already(key)
-            raise not_awaited(self.run_id, key, self.replay.waiting())
+        opening = choose_wait(
+            self.run_id,
+            key,
+            seq,
+            self.replay.waiting(),
+            is_answered=partial(self._is_answered, key, seq),
+        )
         fitting = normalize(value)
         check_resolution(opening, fitting, run_id=self.run_id)
         draft = JournalEntry(

@@ -93,9 +93,17 @@ class Workflow:
         if not inspect.iscoroutinefunction(body):
             message = f"the body {shown} must be an async function: write 'async def'"
             raise ConfigError(message)
+        declared = inspect.signature(body).parameters.values()
+        for parameter in declared:
+            if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
+                message = (
+                    f"the body {shown} needs the keyword {parameter.name!r}, which no run can "
+                    f"give: write (ctx, {parameter.name}), or take several in one JSON object"
+                )
+                raise ConfigError(message)
         parameters = [
             parameter
-            for parameter in inspect.signature(body).parameters.values()
+            for parameter in declared
             if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
         ]
         required = [p for p in parameters if p.default is inspect.Parameter.empty]
