@@ -123,3 +123,77 @@ def test_another_writers_journal_is_told_as_far_as_it_goes() -> None:
     assert [tenure.epoch for tenure in story.tenures] == [None]
     assert story.calls[0].took_ms is None
     assert tell([]).tenures == ()
+
+
+def spanned(entry: JournalEntry, segment: int) -> JournalEntry:
+    return replace(entry, span_id=f"{segment}.{entry.seq}")
+
+
+def died(seq: int, epoch: int, second: int, *, segment: int, count: int = 1) -> JournalEntry:
+    return decision(
+        seq,
+        epoch,
+        second,
+        decisionType="recovered",
+        count=count,
+        segment=segment,
+        owner="box:1",
+        ended="lease-expired",
+        lastSeenAt=at(3),
+        underWay=["step read b"],
+    )
+
+
+def attempt(seq: int, epoch: int, number: int) -> JournalEntry:
+    value = {"seq": 3, "attempt": number}
+    return JournalEntry(seq=seq, kind="attempt", status="ok", epoch=epoch, value=value)
+
+
+BEFORE = [spanned(entry, 1) for entry in TAKEOVER[:4]]
+
+
+def test_only_an_owner_that_died_is_taken_over() -> None:
+    after = [
+        *(attempt(5, 2, 2), answered(6, 2, 12, 3, "read b")),
+        decision(7, 2, 13, decisionType="run_settle", runStatus="ok", segment=2),
+    ]
+    handed = tell([*BEFORE, *(spanned(entry, 2) for entry in after)])
+    assert [tenure.began for tenure in handed.tenures] == ["started", "handed-over"]
+    assert (handed.takeovers, handed.deaths) == ((), ())
+    story = tell([*BEFORE, *(spanned(e, 2) for e in (died(4, 2, 11, segment=1), *after))])
+    assert [tenure.began for tenure in story.tenures] == ["started", "took-over"]
+    assert [tenure.segment for tenure in story.tenures] == [1, 2]
+    [death] = story.deaths
+    assert (death.segment, death.owner, death.under_way) == (1, "box:1", ("step read b",))
+    assert story.tenures[1].death == death
+    assert [call.attempts for call in story.calls] == [1, 2]
+
+
+def test_the_same_segment_under_a_later_epoch_went_on() -> None:
+    settle = decision(5, 2, 13, decisionType="run_settle", runStatus="ok", segment=1)
+    again = [spanned(answered(4, 2, 12, 3, "read b"), 1), spanned(settle, 1)]
+    assert [tenure.began for tenure in tell([*BEFORE, *again]).tenures] == ["started", "went-on"]
+
+
+def test_whoever_got_no_further_than_to_tell_of_a_death_does_not_hide_it() -> None:
+    told = spanned(died(4, 2, 11, segment=1), 2)
+    later = [spanned(answered(5, 3, 20, 3, "read b"), 2)]
+    story = tell([*BEFORE, told, *later])
+    assert [tenure.began for tenure in story.tenures] == ["started", "took-over", "took-over"]
+    assert len(story.deaths) == 1
+
+
+def test_an_exhausted_run_names_its_last_death_too() -> None:
+    witness = {"segment": 2, "ended": "unknown", "underWay": ["step read b"], "count": 2}
+    settle = JournalEntry(
+        seq=6,
+        kind="decision",
+        status="ok",
+        epoch=3,
+        value={"decisionType": "run_settle", "runStatus": "exhausted", "segment": 2},
+        error={"code": "run-exhausted", "message": "m", "data": {"witnesses": [{}, witness]}},
+    )
+    told = spanned(died(4, 2, 11, segment=1), 2)
+    story = tell([*BEFORE, told, spanned(attempt(5, 2, 2), 2), settle])
+    assert [death.segment for death in story.deaths] == [1, 2]
+    assert story.status == "exhausted"

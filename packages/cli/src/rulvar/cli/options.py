@@ -12,7 +12,14 @@ from rulvar.cli.render import Output
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["app_option", "output_of", "output_options", "pass_output", "store_option"]
+__all__ = [
+    "app_option",
+    "output_of",
+    "output_options",
+    "pass_output",
+    "source_change_option",
+    "store_option",
+]
 
 Decorated = TypeVar("Decorated", bound="Callable[..., object] | click.Command")
 
@@ -62,6 +69,15 @@ store_option = click.option(
     envvar=ENVIRONMENT["store"],
     show_envvar=True,
     help="The store, as in sqlite:///runs.db; or store under [tool.rulvar] in pyproject.toml.",
+)
+
+source_change_option = click.option(
+    "--on-source-change",
+    "on_source_change",
+    type=click.Choice(["warn", "refuse"]),
+    default="warn",
+    show_default=True,
+    help="What to do with a run that was begun by another text of its workflow.",
 )
 
 app_option = click.option(

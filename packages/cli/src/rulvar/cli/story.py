@@ -9,15 +9,18 @@ how it began the journal before it
 ============ =================================================================
 started      nothing
 resumed      ends in a settle (and perhaps a word from outside)
-took-over    ends in the middle: its owner never settled
+took-over    ends in the middle: its owner neither settled nor stopped in order,
+             and the successor says so
+handed-over  the same, but its owner had let the run go in order, or an operator
+             had taken it
 went-on      the same, but it was the same segment: its lease had run out, nobody
              had taken the run, and it took it again
 answered     anything; the tenure is only a resolution or a cancellation
 ============ =================================================================
 
-A takeover that finds a call begun and not answered runs it again: at least once. Which of
-took-over and went-on it was, the count of segments tells: a tenure without a segment of its
-own is no takeover. Where the count leaves it open, the story says took-over.
+A tenure that finds a call begun and not answered runs it again: at least once. An entry says
+which segment wrote it. Where a writer left that out, the count of segments tells took-over and
+went-on apart, and where that leaves it open, the story says took-over.
 """
 
 from __future__ import annotations
@@ -26,20 +29,29 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
-from rulvar.core.journal import last_settle, run_start, works_after
+from rulvar.core.journal import (
+    ATTEMPT,
+    attempts,
+    last_settle,
+    recovered_of,
+    run_start,
+    segment_of,
+    witnesses,
+    works_after,
+)
 from rulvar.core.records import TERMINAL_STATUSES
 from rulvar.core.wire import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from rulvar.core.journal import JournalEntry
+    from rulvar.core.journal import JournalEntry, Recovered
 
 __all__ = ["CallStory", "Story", "Tenure", "tell"]
 
-Beginning = Literal["started", "resumed", "took-over", "went-on", "answered"]
+Beginning = Literal["started", "resumed", "took-over", "handed-over", "went-on", "answered"]
 
-_HIDDEN_KINDS = frozenset({"decision", "resolution", "abandon"})
+_HIDDEN_KINDS = frozenset({"decision", "resolution", "abandon", ATTEMPT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +61,7 @@ class CallStory:
     ``begun_under`` and ``answered_under`` are epochs; where they differ, the call was begun
     by one owner and finished by a later one. ``took_ms`` is from begin to answer; None for a
     step that a later owner ran again, for the journal does not say when that began.
+    ``attempts`` is how often it was begun.
     """
 
     seq: int
@@ -64,6 +77,7 @@ class CallStory:
     took_ms: int | None
     deadline_at: str | None
     error: str | None
+    attempts: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +87,8 @@ class Tenure:
     ``silence_ms`` is how long nobody had written before it. ``unfinished`` names the calls
     that were begun and not answered when it ended; ``finished_for_others`` those that it
     answered although an earlier tenure had begun them. ``settled`` is the run's status that
-    it journalled, and ``segment`` the number of the segment that it settled.
+    it journalled, and ``segment`` the number of the segment that wrote it. ``death`` is what it
+    says of its predecessor, where that had died.
     """
 
     epoch: int | None
@@ -89,6 +104,7 @@ class Tenure:
     unfinished: tuple[str, ...]
     finished_for_others: tuple[str, ...]
     answers: tuple[str, ...] = ()
+    death: Recovered | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +112,8 @@ class Story:
     """A whole journal, told.
 
     ``epochs_fall_at`` is the seq of the first entry whose epoch is lower than an earlier
-    one's: it must be None, for a fence lets no such entry in.
+    one's: it must be None, for a fence lets no such entry in. ``deaths`` are the segments that
+    ended neither settled nor stopped in order.
     """
 
     entries: int
@@ -111,10 +128,11 @@ class Story:
     tenures: tuple[Tenure, ...] = ()
     calls: tuple[CallStory, ...] = ()
     waiting_for: tuple[CallStory, ...] = ()
+    deaths: tuple[Recovered, ...] = ()
 
     @property
     def takeovers(self) -> tuple[Tenure, ...]:
-        """The tenures that began in the middle of another's."""
+        """The tenures that began where another had died."""
         return tuple(tenure for tenure in self.tenures if tenure.began == "took-over")
 
 
@@ -131,6 +149,9 @@ class _Telling:
     calls: dict[int, _Call] = field(default_factory=dict)
     tenures: list[Tenure] = field(default_factory=list)
     settled: str | None = None
+    segment: int | None = None
+    only_death: bool = False
+    """Whether the last tenure got no further than to tell of a death."""
     last_time: int | None = None
 
 
@@ -146,7 +167,8 @@ def tell(entries: Sequence[JournalEntry], *, segments: int | None = None) -> Sto
     # What a run still waited for when it ended, nobody can give it any more.
     ended = settle is not None and settle.status in TERMINAL_STATUSES
     over = ended and settle is not None and not works_after(entries, settle.seq)
-    calls = tuple(_call_story(call) for call in telling.calls.values())
+    made = attempts(entries)
+    calls = tuple(_call_story(call, made) for call in telling.calls.values())
     return Story(
         entries=len(entries),
         workflow=start.workflow if start else None,
@@ -160,7 +182,18 @@ def tell(entries: Sequence[JournalEntry], *, segments: int | None = None) -> Sto
         tenures=tuple(_told_apart(telling.tenures, segments)),
         calls=calls,
         waiting_for=() if over else tuple(call for call in calls if call.status == "suspended"),
+        deaths=tuple(_deaths(entries)),
     )
+
+
+def _deaths(entries: Sequence[JournalEntry]) -> Iterator[Recovered]:
+    """Yield every death that is journalled; the last one of an exhausted run in its settle."""
+    told: set[int | None] = set()
+    for entry in entries:
+        for death in (recovered_of(entry), *witnesses(entry)[-1:]):
+            if death is not None and death.segment not in told:
+                told.add(death.segment)
+                yield death
 
 
 def _tenure(telling: _Telling, epoch: int | None, group: list[JournalEntry]) -> Tenure:
@@ -176,6 +209,9 @@ def _tenure(telling: _Telling, epoch: int | None, group: list[JournalEntry]) -> 
         telling.settled = settle.status
     elif began != "answered":
         telling.settled = None
+    if began != "answered":
+        telling.segment = _segment(group)
+        telling.only_death = all(recovered_of(entry) is not None for entry in group)
     if times:
         telling.last_time = max(times)
     return Tenure(
@@ -188,10 +224,11 @@ def _tenure(telling: _Telling, epoch: int | None, group: list[JournalEntry]) -> 
         ended_at=max(texts, default=None),
         silence_ms=silence,
         settled=settle.status if settle else None,
-        segment=settle.segment if settle else None,
+        segment=settle.segment if settle else _segment(group),
         unfinished=_unfinished(telling) if settle is None and began != "answered" else (),
         finished_for_others=tuple(finished),
         answers=tuple(_answers(telling, group)),
+        death=_death(group),
     )
 
 
@@ -200,7 +237,23 @@ def _beginning(telling: _Telling, group: list[JournalEntry]) -> Beginning:
         return "started"
     if all(_from_outside(entry) for entry in group):
         return "answered"
-    return "took-over" if telling.settled is None else "resumed"
+    if _death(group) is not None or (telling.only_death and telling.settled is None):
+        return "took-over"
+    if telling.settled is not None:
+        return "resumed"
+    mine, before = _segment(group), telling.segment
+    if mine is None or before is None:
+        return "took-over"  # another writer's: told apart by the count of segments
+    return "went-on" if mine == before else "handed-over"
+
+
+def _segment(group: list[JournalEntry]) -> int | None:
+    """Return the number of the segment that wrote a tenure, where it says that."""
+    return next((number for number in map(segment_of, group) if number is not None), None)
+
+
+def _death(group: list[JournalEntry]) -> Recovered | None:
+    return next((death for death in map(recovered_of, group) if death is not None), None)
 
 
 def _told_apart(tenures: list[Tenure], segments: int | None) -> list[Tenure]:
@@ -215,7 +268,8 @@ def _told_apart(tenures: list[Tenure], segments: int | None) -> list[Tenure]:
         number = tenure.segment if tenure.settled is not None else segments if last else None
         if number is not None and number - before == 1:
             for later in unsettled[1:]:
-                told[later] = replace(told[later], began="went-on")
+                if told[later].began == "took-over" and told[later].death is None:
+                    told[later] = replace(told[later], began="went-on")
         if tenure.settled is not None:
             before, unsettled = number if number is not None else before, []
     return told
@@ -267,7 +321,7 @@ def _name(entry: JournalEntry) -> str:
     return entry.key if entry.ordinal == 0 else f"{entry.key} #{entry.ordinal}"
 
 
-def _call_story(call: _Call) -> CallStory:
+def _call_story(call: _Call, made: Mapping[int, int]) -> CallStory:
     opening, answer = call.opening, call.answer
     status = opening.status if answer is None else answer.status
     if answer is not None and answer.kind == "resolution" and status not in {"error", "cancelled"}:
@@ -291,6 +345,7 @@ def _call_story(call: _Call) -> CallStory:
         took_ms=end - begin if begin is not None and end is not None else None,
         deadline_at=opening.deadline_at,
         error=str(message) if message is not None else None,
+        attempts=made.get(opening.seq, 1),
     )
 
 

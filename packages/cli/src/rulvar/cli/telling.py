@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 
 from rulvar.cli.outcomes import again
 from rulvar.cli.render import ago, columns, plain, size, span, stacked
+from rulvar.core.journal import SUSPECTED
+from rulvar.core.records import TERMINAL_STATUSES
 from rulvar.core.wire import format_time, json_text, parse_time
+from rulvar.core.wording import command_line, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     from rulvar.cli.inspection import Inspection
     from rulvar.cli.story import CallStory, Story, Tenure
+    from rulvar.core.records import RunMeta
 
 __all__ = ["show_document", "show_text"]
 
@@ -32,6 +36,7 @@ _STYLES = {
 }
 _LONGEST_VALUE = 400
 _MOST_NAMES = 5
+_MOST_DEATHS = 20
 _DATE_END = 10
 
 
@@ -63,6 +68,7 @@ def _journal_document(story: Story) -> dict[str, object]:
         "error": story.error,
         "epochs_fall_at": story.epochs_fall_at,
         "takeovers": len(story.takeovers),
+        "deaths": [asdict(each) for each in story.deaths],
         "waiting_for": [_wait_document(call) for call in story.waiting_for],
     }
 
@@ -83,6 +89,8 @@ def show_text(inspection: Inspection, *, now_ms: int) -> RenderableType:
     story = inspection.story
     if story is not None and story.tenures:
         parts += ["", "Tenures", _tenures(inspection, story), *_verdict(story)]
+    if story is not None and story.deaths:
+        parts += ["", "Deaths", _deaths(story)]
     if story is not None and story.calls:
         parts += ["", "Calls", _calls(story)]
     if inspection.blobs:
@@ -98,12 +106,14 @@ def _head(inspection: Inspection, now_ms: int) -> str:
     else:
         lines += [
             ("status", _status(inspection)),
-            ("workflow", meta.workflow_name or "-"),
+            ("workflow", _workflow(meta)),
             ("name", meta.name or ""),
             ("tags", " ".join(meta.tags)),
             ("segments", "" if meta.segments is None else str(meta.segments)),
             ("updated", _moment(meta.updated_at, now_ms)),
             ("wakes", _moment(meta.wake_at, now_ms)),
+            ("blocked", _blocked(meta)),
+            ("deaths", _in_a_row(meta)),
             ("parent", meta.parent_run_id or ""),
         ]
     lines.append(("lease", _lease(inspection, now_ms)))
@@ -116,6 +126,34 @@ def _head(inspection: Inspection, now_ms: int) -> str:
             ("waits for", ", ".join(_waiting(call, now_ms) for call in story.waiting_for)),
         ]
     return "\n".join(f"{title:<10} {plain(text)}" for title, text in lines if text)
+
+
+def _workflow(meta: RunMeta) -> str:
+    version = "" if meta.workflow_version is None else f", version {meta.workflow_version}"
+    return f"{meta.workflow_name}{version}" if meta.workflow_name else "-"
+
+
+def _blocked(meta: RunMeta) -> str:
+    """Tell what keeps a run waiting for another code, and what to do about it."""
+    blocked = meta.blocked
+    if blocked is None or meta.status in TERMINAL_STATUSES:
+        return ""
+    codes = counted(len(blocked.codes), "code")
+    return (
+        f"since {blocked.since}, {codes} could not replay its journal: {blocked.reason}. "
+        "Deploy one that can, or go back to one that could: a worker of another code takes it "
+        f"by itself; {command_line('resume', meta.run_id)} tries the present one again"
+    )
+
+
+def _in_a_row(meta: RunMeta) -> str:
+    count = meta.recoveries or 0
+    if not count:
+        return ""
+    told = f"{counted(count, 'segment')} in a row ended its process or lost the run"
+    if count >= SUSPECTED and meta.status not in TERMINAL_STATUSES:
+        return f"{told}; suspected: a worker executes it last and alone"
+    return told
 
 
 def _status(inspection: Inspection) -> str:
@@ -189,6 +227,7 @@ def _what_happened(tenure: Tenure, owner: str | None, *, last: bool) -> str:
         "started": "started the run",
         "resumed": f"took the run up again{silence}",
         "took-over": f"TOOK OVER{silence}",
+        "handed-over": f"went on, the run was handed over in order{silence}",
         "went-on": f"its lease had run out and nobody had taken the run: went on{silence}",
         "answered": f"word from outside: {_names(tenure.answers)}",
     }[tenure.began]
@@ -225,6 +264,27 @@ def _verdict(story: Story) -> list[RenderableType]:
     return [verdict] if verdict else []
 
 
+_ENDED = {
+    "lease-expired": "its lease ran out",
+    "process-gone": "its process was gone",
+    "unknown": "not known how",
+}
+
+
+def _deaths(story: Story) -> RenderableType:
+    rows = [
+        (
+            death.segment,
+            death.owner or "-",
+            death.last_seen_at or "-",
+            _ENDED.get(death.ended, death.ended),
+            _names(death.under_way) or "nothing",
+        )
+        for death in story.deaths[-_MOST_DEATHS:]
+    ]
+    return columns(("SEGMENT>", "OWNER", "LAST SEEN", "ENDED", "UNDER WAY"), rows)
+
+
 # --- calls and blobs --------------------------------------------------------------------
 
 
@@ -252,7 +312,8 @@ def _calls(story: Story) -> RenderableType:
 
 def _call_name(call: CallStory) -> str:
     name = call.name if call.ordinal == 0 else f"{call.name} #{call.ordinal}"
-    return f"{call.scope}/{name}" if call.scope else name
+    name = f"{call.scope}/{name}" if call.scope else name
+    return name if call.attempts == 1 else f"{name} (attempt {call.attempts})"
 
 
 def _epochs(call: CallStory) -> str:

@@ -4,7 +4,8 @@
 kind                      what happened; ``name`` and ``detail`` besides
 ========================= =================================================================
 ``run.started``           a run's first segment began
-``run.resumed``           a later one began; detail ``takeover``: the last one had not settled
+``run.resumed``           a later one began; detail ``takeover``: the last one had ended neither
+                          settled nor stopped in order
 ``run.settled``           the outcome was journalled; name: its status; detail: of an
                           ``error``, the line that raised, as ``FILE:LINE``, where it is known
 ``run.ended``             the segment is over; name: the status, or the class of the error

@@ -4,7 +4,7 @@ One span for each segment of a run, and below it one for each step, turn, worktr
 that it performs; what the journal answers costs nothing and has none. The instruments::
 
     rulvar.writes.refused       counter, by surface and reason: the fence at work
-    rulvar.takeovers            counter: segments after one that had not settled
+    rulvar.takeovers            counter: segments after one that had neither settled nor stopped
     rulvar.leases.lost          counter, by reason: segments that were superseded
     rulvar.leases.reacquired    counter: taken again after an expiry
     rulvar.lease.renewal        histogram, in seconds: how long the store takes to renew

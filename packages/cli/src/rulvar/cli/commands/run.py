@@ -10,7 +10,13 @@ import click
 from rulvar.cli.app import load_workflows
 from rulvar.cli.config import read_settings
 from rulvar.cli.opened import opened_stores
-from rulvar.cli.options import app_option, output_options, pass_output, store_option
+from rulvar.cli.options import (
+    app_option,
+    output_options,
+    pass_output,
+    source_change_option,
+    store_option,
+)
 from rulvar.cli.outcomes import report_outcome
 from rulvar.cli.signals import clean_end
 from rulvar.cli.values import read_value
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
 
     from rulvar.cli.render import Output, Progress
     from rulvar.core import Event, RunHandle, RunOutcome, Stores, Workflow
+    from rulvar.core.engine.parts import OnSourceChange
 
 __all__ = ["resume", "run"]
 
@@ -38,6 +45,7 @@ __all__ = ["resume", "run"]
 @click.option("--run-id", metavar="RUN_ID", help="The run's id; a fresh one when left out.")
 @click.option("--name", help="A name to find the run by.")
 @click.option("--tag", "tags", multiple=True, help="A tag to find the run by; several are fine.")
+@source_change_option
 @app_option
 @store_option
 @output_options
@@ -52,6 +60,7 @@ def run(
     run_id: str | None,
     name: str | None,
     tags: tuple[str, ...],
+    on_source_change: OnSourceChange,
     apps: tuple[str, ...],
     store: str | None,
 ) -> None:
@@ -81,6 +90,7 @@ def run(
         store,
         workflows,
         lambda engine: engine.start(chosen, *given, run_id=run_id, name=name, tags=tags),
+        on_source_change=on_source_change,
     )
 
 
@@ -91,6 +101,7 @@ def run(
     is_flag=True,
     help="Run failed steps again, and a body that ended as error.",
 )
+@source_change_option
 @app_option
 @store_option
 @output_options
@@ -102,6 +113,7 @@ def resume(
     *,
     run_id: str,
     retry_failed: bool,
+    on_source_change: OnSourceChange,
     apps: tuple[str, ...],
     store: str | None,
 ) -> None:
@@ -122,6 +134,7 @@ def resume(
         store,
         workflows,
         lambda engine: engine.start_resume(run_id, retry_failed=retry_failed),
+        on_source_change=on_source_change,
         existing=True,
     )
 
@@ -142,12 +155,21 @@ def _finish(
     workflows: tuple[Workflow, ...],
     start: Callable[[Engine], RunHandle],
     *,
+    on_source_change: OnSourceChange,
     existing: bool = False,
 ) -> None:
     stopped_by: list[signal.Signals] = []
     with opened_stores(store, existing=existing) as stores, output.engine_log():
         outcome, raised_at = asyncio.run(
-            _perform(output, stores, workflows, start, stopped_by, tells_id=not existing)
+            _perform(
+                output,
+                stores,
+                workflows,
+                start,
+                stopped_by,
+                on_source_change=on_source_change,
+                tells_id=not existing,
+            )
         )
     status = report_outcome(outcome, output, raised_at=raised_at)
     if stopped_by and outcome.status == "running":
@@ -162,12 +184,15 @@ async def _perform(
     start: Callable[[Engine], RunHandle],
     stopped_by: list[signal.Signals],
     *,
+    on_source_change: OnSourceChange,
     tells_id: bool,
 ) -> tuple[RunOutcome, str]:
     """Return the outcome, and where the body raised, if it did so here."""
     with output.progress() as progress:
         watch = _Watch(progress)
-        async with Engine(stores, workflows, observer=watch) as engine:
+        async with Engine(
+            stores, workflows, observer=watch, on_source_change=on_source_change
+        ) as engine:
             handle = start(engine)
 
             def stop(number: signal.Signals) -> None:

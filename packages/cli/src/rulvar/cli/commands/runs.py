@@ -20,7 +20,8 @@ from rulvar.cli.render import ago, columns, plain
 from rulvar.cli.telling import show_document, show_text
 from rulvar.core.capabilities import has_lease_admin
 from rulvar.core.clock import SystemClock
-from rulvar.core.records import RUN_STATUSES, RunFilter
+from rulvar.core.journal import SUSPECTED
+from rulvar.core.records import RUN_STATUSES, TERMINAL_STATUSES, RunFilter
 from rulvar.core.wire import parse_time
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["runs"]
 
+_LONGEST_NOTE = 60
 _STYLES = {
     "ok": "green",
     "running": "cyan",
@@ -92,8 +94,10 @@ def list_runs(
 ) -> None:
     """List runs, ordered by the bytes of their run ids.
 
-    HELD BY shows who holds a run at present, with the epoch of the lease. When there are
-    more runs than --limit, the way to the next page is named (next_after under --json).
+    HELD BY shows who holds a run at present, with the epoch of the lease. NOTE says which runs
+    wait for another code, and which may be what kills their workers: `rulvar runs show` tells
+    what to do. When there are more runs than --limit, the way to the next page is named
+    (next_after under --json).
 
     \b
     Examples:
@@ -149,10 +153,26 @@ def _table(page: Sequence[RunMeta], holders: dict[str, LeaseInfo | None]) -> Ren
                 meta.segments,
                 _age(meta.updated_at, now_ms),
                 held,
+                _note(meta),
             )
         )
-    titles = ("RUN", "STATUS", "WORKFLOW", "NAME", "TAGS", "SEGMENTS>", "UPDATED", "HELD BY")
+    titles = (
+        *("RUN", "STATUS", "WORKFLOW", "NAME", "TAGS", "SEGMENTS>", "UPDATED", "HELD BY"),
+        "NOTE",
+    )
     return columns(*_without_empty(titles, rows), styles=_STYLES)
+
+
+def _note(meta: RunMeta) -> str:
+    """Tell what keeps an unfinished run from being worked on as others are."""
+    if meta.status in TERMINAL_STATUSES:
+        return ""
+    if meta.blocked is not None:
+        reason = meta.blocked.reason
+        short = reason if len(reason) <= _LONGEST_NOTE else f"{reason[:_LONGEST_NOTE]}..."
+        return f"blocked, waits for another code: {short}"
+    count = meta.recoveries or 0
+    return f"{count} deaths in a row: executed last and alone" if count >= SUSPECTED else ""
 
 
 def _age(updated_at: str, now_ms: int) -> str:

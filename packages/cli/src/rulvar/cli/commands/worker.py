@@ -13,7 +13,13 @@ from rulvar.cli.app import load_workflows
 from rulvar.cli.config import read_settings
 from rulvar.cli.durations import read_age, read_policy
 from rulvar.cli.opened import opened_stores
-from rulvar.cli.options import app_option, output_options, pass_output, store_option
+from rulvar.cli.options import (
+    app_option,
+    output_options,
+    pass_output,
+    source_change_option,
+    store_option,
+)
 from rulvar.cli.outcomes import outcome_document
 from rulvar.cli.render import OutputLostError, error_document, plain
 from rulvar.cli.signals import clean_end
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
 
     from rulvar.cli.render import Output
     from rulvar.core import Event, RetentionPolicy, WorkerReport, WorkerResult, Workflow
+    from rulvar.core.engine.parts import OnSourceChange
 
 __all__ = ["worker"]
 
@@ -82,6 +89,7 @@ __all__ = ["worker"]
     show_default=True,
     help="With --retain-older-than: spare so many of the newest of each workflow.",
 )
+@source_change_option
 @app_option
 @store_option
 @output_options
@@ -96,13 +104,16 @@ def worker(
     older_than_ms: int | None,
     statuses: str,
     keep_last: int,
+    on_source_change: OnSourceChange,
     apps: tuple[str, ...],
     store: str | None,
 ) -> None:
     """Work on every run of the app that waits for somebody.
 
     Takes runs that nobody holds, goes on with them from their journals, and lets them go.
-    The run of a worker that was killed is held until its lease has run out.
+    The run of a worker that was killed is held until its lease has run out. A run that may be
+    what kills its workers is executed last and alone, and ends as exhausted when it has killed
+    too many in a row. One that the app's present code cannot replay is left to another code.
     The first SIGTERM or Ctrl-C stops it cleanly: no new run is taken, runs under way get
     --grace-ms, then they are let go and any other worker can take them at once. The second
     signal does not wait. A clean stop is status 0. Under --json each event is one line.
@@ -130,6 +141,7 @@ def worker(
                 poll_interval_ms=poll_interval_ms,
                 grace_ms=grace_ms,
                 retention=retention,
+                on_source_change=on_source_change,
             )
         )
     teller.ended(report)
@@ -145,13 +157,16 @@ async def _work(
     poll_interval_ms: int,
     grace_ms: int,
     retention: RetentionPolicy | None,
+    on_source_change: OnSourceChange,
 ) -> WorkerReport:
     with opened_stores(store) as stores:
         try:
             assert_fenced_writes(stores)
         except ConfigError as error:
             teller.warn(f"not fenced: {error}")
-        async with Engine(stores, workflows, observer=teller) as engine:
+        async with Engine(
+            stores, workflows, observer=teller, on_source_change=on_source_change
+        ) as engine:
             sweeper = Worker(
                 engine,
                 concurrency=concurrency,
@@ -216,6 +231,7 @@ class _Teller:
         """Tell the report, in the last line; raises `OutputLostError` when not all was told."""
         counts = [f"{count} {status}" for status, count in sorted(report.outcomes.items())]
         counts += [f"{report.superseded} superseded", f"{len(report.broken)} set aside"]
+        counts += [f"{len(report.blocked)} blocked"] if report.blocked else []
         counts += [f"{report.retained} deleted by age"] if report.retained else []
         self._tell({"kind": "worker.ended", **asdict(report)}, f"ended: {', '.join(counts)}")
         if self._untold is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from rulvar.core.engine.door import Door
 from rulvar.core.engine.ownership import OwnedRun, Predecessor, UnownedRun
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from rulvar.core.ids import IdSource
     from rulvar.core.records import LeaseInfo
 
-__all__ = ["ChildHandle", "Launch", "Parts"]
+__all__ = ["ChildHandle", "Launch", "OnSourceChange", "Parts"]
+
+OnSourceChange: TypeAlias = Literal["warn", "refuse"]
+"""What to do with a run that was begun by another text of its workflow."""
 
 
 class ChildHandle(Protocol):
@@ -97,7 +100,7 @@ class Parts:
     workflows: Mapping[str, Workflow]
     hub: Hub
     launch: Launch
-    on_source_change: Literal["warn", "refuse"]
+    on_source_change: OnSourceChange
     build: str | None = None
 
     def code(self, workflow: Workflow) -> str:

@@ -120,7 +120,8 @@ def exhaust(
     """Settle the run as ``exhausted``, with its witnesses. Raises as `Door.settle`."""
     witnesses = [_told(death) for death in boots.deaths]
     if not boots.told:
-        witnesses.append(_witness(door.meta, boots.segment, entries, predecessor))
+        last = _witness(door.meta, boots.segment, entries, predecessor)
+        witnesses.append({"count": boots.count} | last)
     failure = Failure(
         code="run-exhausted",
         message=_message(door.run_id, boots.count, boots.limit, witnesses[-1]),
@@ -201,6 +202,7 @@ def _witness(
 
 def _told(death: Recovered) -> dict[str, object]:
     facts: dict[str, object] = {
+        "count": death.count,
         "segment": death.segment,
         "ended": death.ended,
         "lastSeenAt": death.last_seen_at,

@@ -18,6 +18,7 @@ from rulvar.core.journal.deaths import (
     recovered_of,
     recoveries,
     segment_of,
+    witnesses,
 )
 from rulvar.core.journal.entries import (
     HASH_VERSION,
@@ -78,5 +79,6 @@ __all__ = [
     "run_start",
     "segment_of",
     "structure",
+    "witnesses",
     "works_after",
 ]

@@ -35,6 +35,7 @@ __all__ = [
     "recovered_of",
     "recoveries",
     "segment_of",
+    "witnesses",
 ]
 
 ATTEMPT = "attempt"
@@ -69,12 +70,23 @@ def recovered_of(entry: JournalEntry) -> Recovered | None:
     value = entry.value
     if entry.kind != "decision" or not isinstance(value, dict):
         return None
-    if value.get("decisionType") != RECOVERED:
-        return None
+    return _read(entry.seq, value) if value.get("decisionType") == RECOVERED else None
+
+
+def witnesses(entry: JournalEntry) -> list[Recovered]:
+    """Read the deaths that a settle as ``exhausted`` names, the oldest first."""
+    data = (entry.error or {}).get("data")
+    told = data.get("witnesses") if isinstance(data, dict) else None
+    if entry.kind != "decision" or not isinstance(told, list):
+        return []
+    return [_read(entry.seq, each) for each in told if isinstance(each, dict)]
+
+
+def _read(seq: int, value: dict[str, object]) -> Recovered:
     count, segment, owner = value.get("count"), value.get("segment"), value.get("owner")
     ended, seen, under_way = value.get("ended"), value.get("lastSeenAt"), value.get("underWay")
     return Recovered(
-        seq=entry.seq,
+        seq=seq,
         count=count if isinstance(count, int) else 0,
         segment=segment if isinstance(segment, int) else None,
         owner=owner if isinstance(owner, str) else None,
