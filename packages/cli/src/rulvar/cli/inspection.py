@@ -10,7 +10,7 @@ from rulvar.cli.story import tell
 from rulvar.core.capabilities import has_blob_info, has_lease_admin, has_meta_lookup
 from rulvar.core.checks import check_run_id
 from rulvar.core.errors import ConfigError, StoreCorruptError
-from rulvar.core.journal import read_journal
+from rulvar.core.journal import first_loss, read_entries
 from rulvar.core.records import BlobStat, RunFilter
 
 if TYPE_CHECKING:
@@ -62,9 +62,11 @@ def inspect_run(stores: StorePair, run_id: str) -> Inspection:
     lease = journal.get_lease(run_id) if has_lease_admin(journal) else None
     meta = _attempt(lambda: _meta(journal, run_id), problems)
     segments = None if meta is None else meta.segments
-    story = _attempt(
-        lambda: tell(read_journal(run_id, journal.load(run_id)), segments=segments), problems
-    )
+    entries = _attempt(lambda: read_entries(run_id, journal.load(run_id)), problems)
+    story = None if entries is None else tell(entries, segments=segments)
+    loss = None if entries is None else first_loss(entries)
+    if loss is not None:
+        problems.append(f"records are missing from the journal: {loss.message}; audit the run")
     blobs = _blobs(stores.transcripts, run_id)
     unknown = meta is None and lease is None and not blobs and not problems
     if unknown and story is not None and story.entries == 0:

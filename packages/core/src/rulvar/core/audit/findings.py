@@ -11,8 +11,8 @@ stranded       its row is terminal over live journal work: no worker   the same
 suspect        open suspensions under a completed row, a journal       reported only
                without a row, a row of another run of that id
 damaged        records, row, lease or list of blobs unreadable,        reported only
-               records out of order, no beginning, or epochs that
-               fall along the journal
+               records out of order or lost, no beginning, or
+               epochs that fall along the journal
 owned          a live holder is working on it: what looks divergent    left alone
                may be a moment's state
 ============== ======================================================= ===============
@@ -60,6 +60,7 @@ FindingCode = Literal[
     "no-row",
     "no-start",
     "order",
+    "records-lost",
     "other-hash-version",
     "row-behind",
     "row-unreadable",

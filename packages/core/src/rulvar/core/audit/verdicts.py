@@ -28,6 +28,7 @@ from rulvar.core.journal import (
     HASH_WINDOW,
     decode_entry,
     first_epoch_fall,
+    first_loss,
     hash_versions,
     last_moment,
     last_settle,
@@ -122,6 +123,7 @@ _DAMAGE = frozenset(
         "lease-unreadable",
         "no-start",
         "order",
+        "records-lost",
         "row-unreadable",
         "run-id",
     }
@@ -174,7 +176,7 @@ def _read_journal(judgement: Judgement) -> None:
         entries.append(entry)
     if not unreadable:
         judgement.entries = entries
-        _note_lost_start(judgement, entries)
+        _note_losses(judgement, entries)
     fall = first_epoch_fall(entries)
     if fall is not None:
         message = (
@@ -184,8 +186,13 @@ def _read_journal(judgement: Judgement) -> None:
         judgement.note(Finding(code="epochs-fall", message=message, seq=fall.seq))
 
 
-def _note_lost_start(judgement: Judgement, entries: list[JournalEntry]) -> None:
-    """Note a journal of this engine whose beginning is gone: no segment can go on with it."""
+def _note_losses(judgement: Judgement, entries: list[JournalEntry]) -> None:
+    """Note what is gone from a journal of this engine: no segment can go on with the rest."""
+    loss = first_loss(entries)
+    if loss is not None:
+        judgement.note(
+            Finding(code="records-lost", message=loss.message, seq=loss.seq, position=loss.position)
+        )
     low, high = HASH_WINDOW
     ours = entries and all(low <= version <= high for version in hash_versions(entries))
     if ours and run_start(entries) is None:

@@ -26,6 +26,7 @@ from rulvar.core.journal.entries import (
     JournalEntry,
     decode_entry,
     encode_entry,
+    read_entries,
     read_journal,
 )
 from rulvar.core.journal.folds import (
@@ -42,6 +43,7 @@ from rulvar.core.journal.folds import (
     run_start,
     works_after,
 )
+from rulvar.core.journal.losses import Loss, first_loss
 from rulvar.core.journal.references import BlobReference, BlobReferences, referenced_blobs
 from rulvar.core.journal.structure import Structure, first_epoch_fall, last_moment, structure
 
@@ -56,6 +58,7 @@ __all__ = [
     "BlobReference",
     "BlobReferences",
     "JournalEntry",
+    "Loss",
     "Recovered",
     "Settle",
     "Start",
@@ -66,12 +69,14 @@ __all__ = [
     "decode_entry",
     "encode_entry",
     "first_epoch_fall",
+    "first_loss",
     "hash_versions",
     "last_moment",
     "last_settle",
     "makes_progress",
     "open_children",
     "open_suspensions",
+    "read_entries",
     "read_journal",
     "recovered_of",
     "recoveries",

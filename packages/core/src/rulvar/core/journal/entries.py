@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rulvar.core.errors import StoreCorruptError
+from rulvar.core.journal.losses import first_loss
 from rulvar.core.wire import InvalidJSONError, json_text, parse_value
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ __all__ = [
     "JournalEntry",
     "decode_entry",
     "encode_entry",
+    "read_entries",
     "read_journal",
 ]
 
@@ -135,9 +137,26 @@ def decode_entry(run_id: str, position: int, record: JournalRecord) -> JournalEn
     return JournalEntry(seq=record.seq, **known)
 
 
-def read_journal(run_id: str, records: Iterable[JournalRecord]) -> list[JournalEntry]:
-    """Read a whole journal in its order.
+def read_entries(run_id: str, records: Iterable[JournalRecord]) -> list[JournalEntry]:
+    """Read every record of a journal in its order, whether or not some are missing.
 
     Raises `StoreCorruptError` as `decode_entry` does.
     """
     return [decode_entry(run_id, position, record) for position, record in enumerate(records)]
+
+
+def read_journal(run_id: str, records: Iterable[JournalRecord]) -> list[JournalEntry]:
+    """Read a whole journal in its order, and see that nothing of this engine's is missing.
+
+    Raises `StoreCorruptError` as `decode_entry` does, and for lost records (`first_loss`).
+    """
+    entries = read_entries(run_id, records)
+    loss = first_loss(entries)
+    if loss is not None:
+        message = (
+            f"run {run_id!r}: records are missing from its journal: {loss.message}; nothing was "
+            "changed and nothing is executed, for what they said may be a step that was paid: "
+            "restore the journal, or audit the run and start another one"
+        )
+        raise StoreCorruptError(message, run_id=run_id, position=loss.position)
+    return entries
