@@ -20,6 +20,7 @@ from rulvar.cli.render import ago, columns, plain
 from rulvar.cli.telling import show_document, show_text
 from rulvar.core.capabilities import has_lease_admin
 from rulvar.core.clock import SystemClock
+from rulvar.core.engine.process_identity import readable_part
 from rulvar.core.journal import SUSPECTED
 from rulvar.core.records import RUN_STATUSES, TERMINAL_STATUSES, RunFilter
 from rulvar.core.wire import parse_time
@@ -142,7 +143,7 @@ def _table(page: Sequence[RunMeta], holders: dict[str, LeaseInfo | None]) -> Ren
     rows = []
     for meta in page:
         holder = holders[meta.run_id]
-        held = f"{holder.owner} (epoch {holder.epoch})" if holder is not None else ""
+        held = f"{readable_part(holder.owner)} (epoch {holder.epoch})" if holder is not None else ""
         rows.append(
             (
                 meta.run_id,

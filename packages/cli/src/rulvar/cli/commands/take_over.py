@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -113,7 +114,7 @@ async def _take(
             epoch=holder.epoch,
             expires_at=holder.expires_at,
         )
-    lease = journal.seize(run_id, _OPERATOR)
+    lease = journal.seize(run_id, f"{_OPERATOR}:{uuid.uuid4().hex}")
     # Whoever was granted the run between the look and the seizure is fenced just the same.
     with contextlib.suppress(LeaseHeldError):  # lost to a second operator, who frees it as well
         _ended_in_order(journal, lease)

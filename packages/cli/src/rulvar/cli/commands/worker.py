@@ -111,7 +111,8 @@ def worker(
     """Work on every run of the app that waits for somebody.
 
     Takes runs that nobody holds, goes on with them from their journals, and lets them go.
-    The run of a worker that was killed is held until its lease has run out. A run that may be
+    The run of a worker that was killed is taken at once on the same machine, and elsewhere
+    when its lease has run out. A run that may be
     what kills its workers is executed last and alone, and ends as exhausted when it has killed
     too many in a row. One that the app's present code cannot replay is left to another code.
     The first SIGTERM or Ctrl-C stops it cleanly: no new run is taken, runs under way get

@@ -11,20 +11,27 @@ The rules (design section 5):
   `authority` waits, and hands out the new lease only when all that has been checked.
 - A refusal that names an older epoch of the segment's own is tried again under its present
   lease.
+- No owner string is used for two grants: `revive` goes on under the one it has, and where the
+  store has no `revive`, each grant has a string of its own. A grant that is found to be there
+  already is adopted by the object whose own call for it ended in doubt, and by no other.
+- A run whose holder's process is provably gone is seized, over exactly that lease.
 - Every other refusal is loss. It latches: the first `SupersededError` is the answer to
   every later question, and whoever asked to be told is told once.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from contextlib import contextmanager, nullcontext
+import uuid
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NoReturn, Protocol
 
 from rulvar.core.engine.authority import UNLEASED
 from rulvar.core.engine.events import silent
+from rulvar.core.engine.process_identity import is_provably_gone
 from rulvar.core.errors import (
     LeaseHeldError,
     OutcomeUnknownError,
@@ -32,6 +39,7 @@ from rulvar.core.errors import (
     StoreError,
     SupersededError,
 )
+from rulvar.core.records import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +52,6 @@ if TYPE_CHECKING:
     from rulvar.core.errors import (
         RefusalReason,
     )
-    from rulvar.core.records import Lease
 
 __all__ = ["BorrowedRun", "OwnedRun", "Ownership", "Predecessor", "UnownedRun"]
 
@@ -93,6 +100,8 @@ class Ownership(Protocol):
         """Give the run back; harmless when it is lost already."""
         ...
 
+
+_log = logging.getLogger("rulvar.engine")
 
 _PAUSE_SECONDS = 0.005
 """Between two tries of a busy call: the store has waited for its own timeout already."""
@@ -185,6 +194,26 @@ class BorrowedRun:
         """Do nothing: the lease is the caller's."""
 
 
+def _another_owner() -> str:
+    return uuid.uuid4().hex
+
+
+def _acquire(calls: LeaseCalls, run_id: str, owner: str) -> tuple[Lease, str | None]:
+    """Return the lease, and whose it was when its holder was provably gone."""
+    while True:
+        try:
+            return calls.acquire(run_id, owner), None
+        except LeaseHeldError as held:
+            holder, epoch = held.holder, held.epoch
+            if holder is None or epoch is None or not calls.seizes or not is_provably_gone(holder):
+                raise
+            over = Lease(run_id=run_id, owner=holder, epoch=epoch)
+            with suppress(LeaseHeldError):  # somebody else was first: see whose it is now
+                lease = calls.seize(owner, over)
+                _log.warning("run %r was taken from %s, whose process is gone", run_id, holder)
+                return lease, holder
+
+
 class OwnedRun:
     """A lease that this segment took itself.
 
@@ -195,7 +224,6 @@ class OwnedRun:
 
     def __init__(self, calls: LeaseCalls, lease: Lease, *, lease_ttl_ms: int, clock: Clock) -> None:
         self.run_id = lease.run_id
-        self.owner = lease.owner
         self.lease_ttl_ms = lease_ttl_ms
         self.verify: Callable[[], bool] = lambda: True
         self.on_loss: Callable[[SupersededError], None] = lambda _error: None
@@ -203,6 +231,8 @@ class OwnedRun:
         self.tell: Tell = silent
         self.reacquired = 0
         self.predecessor: Predecessor | None = None
+        self._fresh_owner: Callable[[], str] = _another_owner
+        self._in_doubt: str | None = None
         self._calls = calls
         self._clock = clock
         self._lease = lease
@@ -215,15 +245,27 @@ class OwnedRun:
 
     @classmethod
     def take(
-        cls, calls: LeaseCalls, run_id: str, owner: str, *, lease_ttl_ms: int, clock: Clock
+        cls,
+        calls: LeaseCalls,
+        run_id: str,
+        owner: str,
+        *,
+        lease_ttl_ms: int,
+        clock: Clock,
+        fresh_owner: Callable[[], str] = _another_owner,
     ) -> OwnedRun:
-        """Acquire the run.
+        """Acquire the run, or seize it from a holder whose process is provably gone.
 
-        Raises `LeaseHeldError` (``held``) while somebody has it, and what a store raises.
+        ``owner`` was never used for a grant; ``fresh_owner`` gives more such strings. Raises
+        `LeaseHeldError` (``held``) while somebody has it, and what a store raises.
         """
         asked_at = clock.monotonic_ms()
-        owned = cls(calls, calls.acquire(run_id, owner), lease_ttl_ms=lease_ttl_ms, clock=clock)
+        lease, gone = _acquire(calls, run_id, owner)
+        owned = cls(calls, lease, lease_ttl_ms=lease_ttl_ms, clock=clock)
         owned._alive_at = asked_at
+        owned._fresh_owner = fresh_owner
+        if gone is not None:
+            owned.predecessor = Predecessor(owner=gone, ended="process-gone")
         return owned
 
     @property
@@ -325,7 +367,7 @@ class OwnedRun:
         with self._lock:
             self._ended = True
 
-    def _lose(self, reason: RefusalReason, error: LeaseHeldError) -> None:
+    def _lose(self, reason: RefusalReason, error: LeaseHeldError) -> NoReturn:
         self._lost = _superseded(self.run_id, self._lease, reason, error)
         self.on_loss(self._lost)
         raise self._lost from error
@@ -337,18 +379,18 @@ class OwnedRun:
         give_up_at = asked_at + self.lease_ttl_ms
         while True:
             try:
-                lease = self._calls.revive(mine)
+                lease = self._ask_again(mine)
             except LeaseHeldError as error:
-                # The owner string is this segment's alone.
-                by_us = error.reason in {"held", "superseded"} and error.holder == self.owner
-                if by_us and error.epoch == mine.epoch:
+                if error.reason == "held" and (error.holder, error.epoch) == (
+                    mine.owner,
+                    mine.epoch,
+                ):
                     return  # live again: the clock went back, or a renewal came through
-                if by_us and error.epoch is not None:
-                    # A grant to us whose outcome was unknown has landed.
-                    lease = type(mine)(run_id=mine.run_id, owner=mine.owner, epoch=error.epoch)
-                    break
-                reason: RefusalReason = "superseded" if error.reason == "held" else error.reason
-                self._lose(reason, error)
+                adopted = self._landed_in_doubt(error)
+                if adopted is None:
+                    self._lose("superseded" if error.reason == "held" else error.reason, error)
+                lease = adopted
+                break
             except (StoreBusyError, OutcomeUnknownError):
                 if self._clock.monotonic_ms() >= give_up_at:
                     raise
@@ -365,6 +407,30 @@ class OwnedRun:
         self._alive_at = asked_at
         self.reacquired += 1
         self.on_reacquired(lease.epoch)
+
+    def _ask_again(self, mine: Lease) -> Lease:
+        """Ask for the next grant, and note under whose name it is in doubt until it is told."""
+        before = self._in_doubt
+        if before is None and not self._calls.revives:
+            self._in_doubt = self._fresh_owner()
+        elif before is None:
+            self._in_doubt = mine.owner
+        try:
+            lease = self._calls.revive(mine, self._in_doubt or mine.owner)
+        except OutcomeUnknownError:
+            raise
+        except StoreError:
+            self._in_doubt = before  # nothing happened this time
+            raise
+        self._in_doubt = None
+        return lease
+
+    def _landed_in_doubt(self, error: LeaseHeldError) -> Lease | None:
+        """Return the grant that this object's own call in doubt was given after all, if so."""
+        doubted, self._in_doubt = self._in_doubt, None
+        if doubted is None or error.holder != doubted or error.epoch is None:
+            return None
+        return Lease(run_id=self.run_id, owner=doubted, epoch=error.epoch)
 
     def _still_ours(self, lease: Lease, give_up_at: int) -> bool:
         while True:

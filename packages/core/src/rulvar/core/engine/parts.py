@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from rulvar.core.engine.door import Door
 from rulvar.core.engine.ownership import OwnedRun, Predecessor, UnownedRun
+from rulvar.core.engine.process_identity import is_provably_gone, own_identity
 from rulvar.core.engine.workflow import code_of
 
 if TYPE_CHECKING:
@@ -112,10 +113,17 @@ class Parts:
         tell = partial(self.hub.tell, run_id, 0)
         return Door(self.surfaces, self.reads, run_id, ownership, tell=tell)
 
+    def fresh_owner(self) -> str:
+        """Return an owner string for one grant: whose it is, which process, and a token."""
+        identity = own_identity()
+        told = "" if identity is None else f"{identity}:"
+        return f"{self.owner}:{told}{self.ids.token()[:16]}"
+
     def take(self, run_id: str) -> OwnedRun:
         """Acquire a run under an owner string of its own and keep it renewed.
 
-        Raises `LeaseHeldError` (``held``) while somebody has it.
+        One whose holder's process is provably gone is taken from it. Raises
+        `LeaseHeldError` (``held``) while somebody has it.
         """
         if self.lease_ttl_ms is None:
             message = "the engine owns nothing over this store"
@@ -123,9 +131,10 @@ class Parts:
         owned = OwnedRun.take(
             self.leases,
             run_id,
-            f"{self.owner}:{self.ids.token()[:16]}",
+            self.fresh_owner(),
             lease_ttl_ms=self.lease_ttl_ms,
             clock=self.clock,
+            fresh_owner=self.fresh_owner,
         )
         owned.tell = partial(self.hub.tell, run_id, 0)
         self.keeper.keep(owned)
@@ -139,7 +148,11 @@ class Parts:
         """
         ownership = self.own(run_id)
         if isinstance(ownership, OwnedRun) and before and before.epoch + 1 == ownership.epoch:
-            ownership.predecessor = Predecessor(owner=before.owner)
+            gone = is_provably_gone(before.owner)
+            ended: Literal["process-gone", "lease-expired"] = (
+                "process-gone" if gone else "lease-expired"
+            )
+            ownership.predecessor = Predecessor(owner=before.owner, ended=ended)
         return ownership
 
     def own(self, run_id: str) -> Ownership:

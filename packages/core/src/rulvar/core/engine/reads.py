@@ -10,6 +10,7 @@ from rulvar.core.capabilities import (
     has_lease_admin,
     has_meta_lookup,
 )
+from rulvar.core.engine.process_identity import is_provably_gone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from rulvar.core.records import JournalRecord, LeaseInfo, RunFilter, RunMeta
     from rulvar.core.stores import StorePair
 
-__all__ = ["Reads"]
+__all__ = ["Reads", "holds"]
 
 _PAGE = 500
 
@@ -59,10 +60,13 @@ class Reads:
         return bool(records) and records[-1].seq > after_seq
 
     def is_live(self, run_id: str) -> bool:
-        """Whether somebody works on the run now: by its lease, or by its row alone."""
+        """Whether somebody works on the run now: by its lease, or by its row alone.
+
+        A holder whose process is provably gone does not.
+        """
         if has_lease_admin(self._journal):
             lease = self._journal.get_lease(run_id)
-            return lease is not None and lease.live
+            return lease is not None and holds(lease)
         meta = self.meta(run_id)
         return meta is not None and meta.status == "running"
 
@@ -78,8 +82,11 @@ class Reads:
         return found
 
     def live_leases(self) -> frozenset[str]:
-        """Return the runs that somebody holds now; none where the store does not tell."""
-        return frozenset(run_id for run_id, info in self.lease_rows().items() if info.live)
+        """Return the runs that somebody holds now; none where the store does not tell.
+
+        A holder whose process is provably gone holds nothing.
+        """
+        return frozenset(run_id for run_id, info in self.lease_rows().items() if holds(info))
 
     def refs(self, run_id: str) -> Sequence[str]:
         """Return the run's blob refs."""
@@ -88,3 +95,8 @@ class Reads:
     def blob(self, ref: str) -> bytes | None:
         """Return a blob."""
         return self._transcripts.get(ref)
+
+
+def holds(lease: LeaseInfo) -> bool:
+    """Whether the lease is live, and its holder not provably gone."""
+    return lease.live and not is_provably_gone(lease.owner)

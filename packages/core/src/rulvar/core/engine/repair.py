@@ -54,7 +54,7 @@ class RowRewriter:
     ) -> None:
         self._engine = Engine(
             stores,
-            owner=f"rulvar-repair:{socket.gethostname()[:100]}:{os.getpid()}",
+            owner=f"rulvar-repair:{socket.gethostname()[:80]}:{os.getpid()}",
             clock=clock,
             ids=ids,
             lease_ttl_ms=lease_ttl_ms,

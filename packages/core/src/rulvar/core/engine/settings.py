@@ -27,8 +27,8 @@ __all__ = ["choice", "decide_ownership", "observers_of", "readable_owner", "ttl_
 
 T = TypeVar("T")
 
-_LONGEST_OWNER = 180
-"""What leaves room for the token that each segment adds to its owner string."""
+_LONGEST_OWNER = 110
+"""What leaves room for the identity of the process and the token of each grant."""
 
 
 def observers_of(
@@ -65,7 +65,7 @@ def choice(what: str, value: T, choices: tuple[T, ...]) -> T:
 def readable_owner(owner: str | None) -> str:
     """Return the readable part of an engine's owner strings. Raises `ConfigError`."""
     if owner is None:
-        return f"{socket.gethostname()[:100]}:{os.getpid()}"
+        return f"{socket.gethostname()[:80]}:{os.getpid()}"
     if len(check_owner(owner)) > _LONGEST_OWNER:
         message = f"an engine's owner is at most {_LONGEST_OWNER} code points, not {len(owner)}"
         raise ConfigError(message)

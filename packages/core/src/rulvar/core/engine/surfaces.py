@@ -15,6 +15,8 @@ from rulvar.core.capabilities import (
     fencing_domain_of,
     has_fenced_journal,
     has_fenced_transcripts,
+    has_lease_admin,
+    has_lease_batch,
     has_lease_revival,
     has_leases,
     has_whole_run_delete,
@@ -22,7 +24,10 @@ from rulvar.core.capabilities import (
 from rulvar.core.engine.authority import UNLEASED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rulvar.core.engine.authority import Authority
+    from rulvar.core.errors import LeaseHeldError
     from rulvar.core.records import JournalRecord, Lease, RunMeta
     from rulvar.core.stores import StorePair
 
@@ -91,6 +96,8 @@ class LeaseCalls:
     def __init__(self, stores: StorePair) -> None:
         journal = stores.journal
         self._store = journal if has_leases(journal) else None
+        self._admin = journal if has_lease_admin(journal) else None
+        self._batch = journal if has_lease_batch(journal) else None
         self._revival = journal if has_lease_revival(journal) else None
 
     @property
@@ -105,16 +112,48 @@ class LeaseCalls:
             raise AssertionError(message)
         return self._store.acquire(run_id, owner)
 
-    def revive(self, lease: Lease) -> Lease:
-        """Take the run again after an expiry: in one unit where the store can."""
+    @property
+    def seizes(self) -> bool:
+        """Whether a run can be taken from its holder."""
+        return self._admin is not None
+
+    def seize(self, owner: str, over: Lease) -> Lease:
+        """Take a run from exactly this lease.
+
+        Raises `LeaseHeldError` (``superseded``) when it is not the present one any more.
+        """
+        if self._admin is None:
+            message = "this store cannot seize"
+            raise AssertionError(message)
+        return self._admin.seize(over.run_id, owner, over=over)
+
+    @property
+    def revives(self) -> bool:
+        """Whether a lease that has expired is taken again in one unit, under its own owner."""
+        return self._revival is not None
+
+    def revive(self, lease: Lease, owner: str) -> Lease:
+        """Take the run again after an expiry: in one unit where the store can.
+
+        ``owner`` is for the grant of a store that cannot: a string that was never used.
+        """
         if self._revival is not None:
             return self._revival.revive(lease)
-        return self.acquire(lease.run_id, lease.owner)
+        return self.acquire(lease.run_id, owner)
 
     def renew(self, lease: Lease) -> None:
         """Extend a lease."""
         if self._store is not None:
             self._store.renew(lease)
+
+    @property
+    def renews_many(self) -> bool:
+        """Whether many leases are renewed in one unit."""
+        return self._batch is not None
+
+    def renew_all(self, leases: Sequence[Lease]) -> Sequence[LeaseHeldError]:
+        """Extend many leases in one unit; return the refusals."""
+        return () if self._batch is None else self._batch.renew_all(leases)
 
     def release(self, lease: Lease) -> None:
         """End a lease."""

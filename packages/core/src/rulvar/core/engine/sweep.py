@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rulvar.core.engine.reads import holds
 from rulvar.core.errors import StoreCorruptError
 from rulvar.core.journal import (
     HASH_WINDOW,
@@ -122,7 +123,7 @@ class Sweeper:
         Raises what the store raises. Runs in a thread: it reads.
         """
         leases = self.reads.lease_rows()
-        held = {run_id for run_id, lease in leases.items() if lease.live}
+        held = {run_id for run_id, lease in leases.items() if holds(lease)}
         found: dict[str, Candidate] = {}
         for meta in self._rows():
             if meta.run_id in busy or meta.run_id in held:
