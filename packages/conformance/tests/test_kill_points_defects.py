@@ -53,6 +53,7 @@ DEFECTS: list[tuple[str, str, str, KillPoint | None]] = [
     ("patch_lost", "worktree", "audit", None),
     ("checkpoint_misnamed", "turns", "orphans", None),
     ("steps_paid_twice", "steps", "paid", KillPoint(9, "after")),
+    ("deaths_not_told", "steps", "deaths", KillPoint(8, "after")),
     ("few_checkpoints", "turns", "paid", KillPoint(12, "before")),
     ("lease_kept", "error", "leases", None),
     ("blobs_never_deleted", "delete", "nothing left", None),

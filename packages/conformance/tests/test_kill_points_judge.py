@@ -13,6 +13,7 @@ from rulvar.conformance.kill_points.ledger import Ledger, Note, read_notes
 from rulvar.conformance.kill_points.witness import digest
 from rulvar.conformance.state import RunState
 from rulvar.core.audit import BlobFinding, RunAudit
+from rulvar.core.journal import JournalEntry, encode_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -311,3 +312,68 @@ def test_a_loop_that_is_over_is_not_begun_again() -> None:
     notes.ran("turn:0", "successor").ran("summary:1", "successor").ran("step:a", "successor")
     found = [f.expected.split(" ")[0] for f in judge.paid(notes.ledger(), in_flight=9, died=True)]
     assert found == ["'turn:0'", "'summary:1'"]
+
+
+# --- deaths -----------------------------------------------------------------------------------
+
+
+def _journal(*entries: JournalEntry) -> RunState:
+    numbered = [replace(entry, seq=seq) for seq, entry in enumerate(entries)]
+    return RunState(journal=tuple((entry.seq, encode_entry(entry)) for entry in numbered))
+
+
+def _opening(segment: int = 1) -> JournalEntry:
+    span = f"{segment}.1"
+    return JournalEntry(seq=0, kind="step", status="running", key="boom", span_id=span)
+
+
+def _decided(kind: str, *, by: int, **facts: object) -> JournalEntry:
+    value = {"decisionType": kind} | facts
+    return JournalEntry(seq=0, kind="decision", status="ok", value=value, span_id=f"{by}.0")
+
+
+def _told(
+    segment: int = 1, *, count: int = 1, under_way: tuple[str, ...] = ("step boom",)
+) -> JournalEntry:
+    facts = {"count": count, "segment": segment, "underWay": list(under_way)}
+    return _decided("recovered", by=segment + 1, **facts)
+
+
+def _attempt(number: int = 2, *, segment: int = 2, of: int = 1) -> JournalEntry:
+    value = {"seq": of, "attempt": number}
+    return JournalEntry(seq=0, kind="attempt", status="ok", value=value, span_id=f"{segment}.0")
+
+
+def _answer(segment: int = 2) -> JournalEntry:
+    return JournalEntry(seq=0, kind="step", status="ok", ref=1, span_id=f"{segment}.1")
+
+
+_START = _decided("run_start", by=1)
+
+
+@pytest.mark.parametrize(
+    ("entries", "found"),
+    [
+        ((_opening(), _told(), _attempt(), _answer()), ""),
+        ((_opening(), _told(count=2), _attempt(), _answer()), "count=2"),
+        ((_opening(), _told(under_way=()), _attempt(), _answer()), "under_way=()"),
+        ((_opening(), _told(), _answer()), "none, by the segment that answered it"),
+        ((_opening(), _told(), _attempt(3), _answer()), "seq 3: {'seq': 1, 'attempt': 3}"),
+        ((_opening(), _told(), _attempt(of=0)), "seq 3: {'seq': 0, 'attempt': 2}"),
+        ((_opening(), _attempt(), _answer()), "nothing"),
+        ((_opening(), _told(), _told(2, count=2), _attempt(segment=3)), "[1, 2]"),
+    ],
+)
+def test_a_death_is_told_once_and_every_attempt_is_journalled(
+    entries: tuple[JournalEntry, ...], found: str
+) -> None:
+    state = {"r": _journal(_START, *entries)}
+    said = [f.found for f in judge.deaths(state, died=True, hands_over=False)]
+    assert any(found in each for each in said) if found else said == []
+
+
+def test_a_hand_over_alone_is_no_death_and_where_nobody_died_none_is_told() -> None:
+    handed = {"r": _journal(_START, _opening(), _attempt(), _answer())}
+    assert list(judge.deaths(handed, died=True, hands_over=True)) == []
+    told = {"r": _journal(_START, _opening(), _told(), _attempt(), _answer())}
+    assert [f.found for f in judge.deaths(told, died=False, hands_over=True)] == ["[1]"]

@@ -30,6 +30,7 @@ __all__ = [
     "calls_off",
     "fails",
     "flaky",
+    "handed_over",
     "make_repo",
     "parent",
     "plain",
@@ -69,6 +70,20 @@ def plain(stage: Stage) -> Workflow:
         same = await ctx.step("same", stage.keep, "same", chance)
         last = await ctx.step("last", stage.do_async, "last")
         return [first, kept == token, same == chance, failure, last, args["n"]]
+
+    return body
+
+
+def handed_over(stage: Stage, hand_over: Callable[[], None]) -> Workflow:
+    """Run three steps, each of which has the run handed over behind it."""
+
+    async def work(name: str) -> str:
+        hand_over()
+        return stage.do(name)
+
+    @workflow(name=f"{_PREFIX}handed-over")
+    async def body(ctx: Context) -> list[str]:
+        return [await ctx.step(name, work, name) for name in ("one", "two", "three")]
 
     return body
 

@@ -14,6 +14,7 @@ row             the row says what the journal's last settle says
 audit           the audit finds every run consistent, and no blob missing
 orphans         no blob is left that nothing refers to
 paid            what was journalled is not executed again, and no more than was in flight twice
+deaths          each death is journalled once, by whoever came after it, and nothing else is one
 leases          nobody holds a run, and the next one can take it at once
 nothing left    of a deleted run only its epochs are left; recreated, it sees nothing of before
 worktrees       no worktree is left, neither on disk nor in the repository
@@ -31,7 +32,16 @@ from typing import TYPE_CHECKING
 from rulvar.conformance.failure import shown
 from rulvar.conformance.kill_points.witness import digest
 from rulvar.core.errors import StoreCorruptError
-from rulvar.core.journal import first_epoch_fall, last_settle, read_journal
+from rulvar.core.journal import (
+    ATTEMPT,
+    first_epoch_fall,
+    last_settle,
+    read_journal,
+    recovered_of,
+    recoveries,
+    segment_of,
+    structure,
+)
 from rulvar.core.records import TERMINAL_STATUSES, JournalRecord
 from rulvar.core.wire import decode_meta
 
@@ -48,12 +58,16 @@ __all__ = [
     "Finding",
     "acknowledged",
     "audited",
+    "deaths",
     "directly_after",
     "entries_of",
     "epochs",
     "paid",
     "settled",
 ]
+
+
+_PERFORMED = frozenset({"step", "turns", "worktree"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +226,70 @@ def epochs(ledger: Ledger, state: Snapshot) -> Iterator[Finding]:
         foreign = sorted({e.epoch for e in entries if e.epoch is not None} - known)
         if foreign:
             yield Finding("epochs", f"only granted epochs in {run!r}", f"{foreign}")
+
+
+# --- what was said of the death ---------------------------------------------------------------
+
+
+def deaths(state: Snapshot, *, died: bool, hands_over: bool) -> Iterator[Finding]:
+    """Look whether a death was told once, with its witnesses, and whether nothing else was.
+
+    Where the runs of a workload are handed over, the change of hands alone proves no death.
+    """
+    for run, found in sorted(state.items()):
+        entries = entries_of(run, found)
+        told = [(at, death) for at, each in enumerate(entries) if (death := recovered_of(each))]
+        if len(told) > died:
+            expected = f"{int(died)} death of {run!r} told at most"
+            yield Finding("deaths", expected, f"{[death.segment for _, death in told]}")
+        for at, death in told:
+            before = entries[:at]
+            settled_before = last_settle(before)
+            if death.count != len(recoveries(before)) + 1:
+                yield Finding("deaths", f"the deaths of {run!r} counted in a row", f"{death}")
+            if settled_before is not None and settled_before.segment == death.segment:
+                yield Finding("deaths", f"no death of {run!r} after its settle", f"{death}")
+            under_way = tuple(f"{e.kind} {e.key}" for e in structure(before).dangling)
+            if death.under_way != under_way:
+                yield Finding("deaths", f"what was under way in {run!r}: {under_way}", f"{death}")
+        yield from _attempts(run, entries)
+        if not hands_over:
+            yield from _untold(run, entries, {death.segment for _, death in told})
+
+
+def _attempts(run: str, entries: list[JournalEntry]) -> Iterator[Finding]:
+    """Look whether every attempt is at an open call, and every call that has changed hands."""
+    openings = {e.seq: e for e in entries if e.ref is None and e.kind in _PERFORMED}
+    made: dict[int, int] = {}
+    by: dict[int, int | None] = {seq: segment_of(opening) for seq, opening in openings.items()}
+    answered: set[int] = set()
+    for entry in entries:
+        if entry.kind == ATTEMPT:
+            value = entry.value if isinstance(entry.value, dict) else {}
+            seq, number = value.get("seq"), value.get("attempt")
+            if seq not in openings or seq in answered or number != made.get(seq, 1) + 1:
+                expected = f"the next attempt at an open call of {run!r}"
+                yield Finding("deaths", expected, f"seq {entry.seq}: {value}")
+                continue
+            made[seq], by[seq] = number, segment_of(entry)
+        elif entry.ref in openings:
+            answered.add(entry.ref)
+            if by[entry.ref] != segment_of(entry):
+                expected = f"an attempt at seq {entry.ref} of {run!r} before it was answered"
+                yield Finding("deaths", expected, "none, by the segment that answered it")
+
+
+def _untold(run: str, entries: list[JournalEntry], told: set[int | None]) -> Iterator[Finding]:
+    """Look for a segment that wrote, did not settle and was followed, and nobody said so."""
+    wrote: dict[int, bool] = {}
+    for entry in entries:
+        number = segment_of(entry)
+        if number is not None:
+            settles = last_settle([entry]) is not None
+            wrote[number] = wrote.get(number, False) or settles
+    for number, has_settled in sorted(wrote.items())[:-1]:
+        if not has_settled and number not in told:
+            yield Finding("deaths", f"the death of segment {number} of {run!r} told", "nothing")
 
 
 # --- what was paid ------------------------------------------------------------------------

@@ -182,6 +182,7 @@ def _judge(job: Job) -> Looked:
         findings += judge.acknowledged(ledger, state)
         findings += judge.settled(state, runs)
         findings += judge.epochs(ledger, state)
+        findings += judge.deaths(state, died=job.died, hands_over=row.hands_over)
         findings += judge.audited([audit_run(stores, run) for run in sorted(state)])
         findings += _nothing_left(job, stores, state, gone)
         if row.also is not None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rulvar.conformance.kill_points.stage import Stage
     from rulvar.conformance.state import Snapshot
-    from rulvar.core.engine import Workflow
+    from rulvar.core.engine import RunHandle, Workflow
     from rulvar.core.records import RunMeta
 
 __all__ = ["WORKLOADS", "Workload", "chosen_workloads"]
@@ -49,6 +49,7 @@ class Workload:
     and ``result`` what both return. ``prepare`` is done before, unharmed. ``runs`` are the
     terminal settles that each run must have, ``gone`` the runs of which nothing may be left,
     ``at_once`` how many calls may be in flight; ``also`` says in words what else is wrong.
+    ``hands_over`` says that a run is let go in order and taken up again.
 
     ``again`` makes the workflow of the run ``r``, which is resumed once more at the end.
     ``needs_git``, ``needs_leases`` and ``needs_own_place`` (it goes over the whole catalogue)
@@ -67,6 +68,7 @@ class Workload:
     again: Callable[[Stage], Workflow] | None = None
     also: Callable[[Stage, Snapshot], Iterable[str]] | None = None
     at_once: int = 1
+    hands_over: bool = False
     hide: frozenset[str] = frozenset()
     lease_ttl_ms: int | None = None
     needs_git: bool = False
@@ -101,6 +103,22 @@ async def _worker_first(stage: Stage) -> object:
     async with stage.engine(flows.plain(stage)) as engine:
         await Worker(engine).run(until_idle=True)
     return await stage.through(flows.plain(stage), {"n": 7})
+
+
+async def _hand_over(stage: Stage) -> object:
+    """Let a run go in order after each of its steps, and take it up again."""
+    handles: list[RunHandle] = []
+
+    def hand_over() -> None:
+        handles[-1].drain()
+
+    flow = flows.handed_over(stage, hand_over)
+    outcome = None
+    while outcome is None or outcome.status not in TERMINAL_STATUSES:
+        async with stage.engine(flow) as engine:
+            handles.append(engine.start(flow, run_id=stage.run_id("r")))
+            outcome = await handles[-1].result()
+    return told(outcome)
 
 
 async def _retry(stage: Stage) -> object:
@@ -288,6 +306,15 @@ WORKLOADS: tuple[Workload, ...] = (
         runs={"r": ("ok",)},
         again=flows.plain,
         needs_own_place=True,
+    ),
+    Workload(
+        name="handed-over",
+        about="a run that is let go in order after each step, and taken up again",
+        begin=_hand_over,
+        result=["ok", ["ONE", "TWO", "THREE"]],
+        runs={"r": ("ok",)},
+        again=lambda stage: flows.handed_over(stage, lambda: None),
+        hands_over=True,
     ),
     Workload(
         name="error",

@@ -327,7 +327,7 @@ def _against_settle(
 
 def _begun_again(row: RunMeta, last: Settle) -> bool:
     """Whether a segment after the settled one may have begun: it suspended, or is retried."""
-    if last.status in TERMINAL_STATUSES and last.status != "error":
+    if last.status in TERMINAL_STATUSES and last.status not in {"error", "exhausted"}:
         return False
     return row.segments is not None and last.segment is not None and row.segments > last.segment
 
