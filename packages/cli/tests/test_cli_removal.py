@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from typing import TYPE_CHECKING, cast
 
@@ -107,7 +109,7 @@ def test_retain_deletes_by_age_status_and_number() -> None:
     rulvar("runs", "retain", "--older-than", "1d")
     assert left() == ["a", "b", "c"]
     dry = document("runs", "retain", "--older-than", "0s", "--keep-last", "1", "--dry-run")
-    assert dry == {"dry_run": True, "matched": 2, "deleted": ["a", "b"], "kept": {}}
+    assert dry == {"dry_run": True, "matched": 2, "deleted": ["a", "b"], "kept": {}, "failed": {}}
     assert left() == ["a", "b", "c"]
     assert rulvar("runs", "retain", "--older-than", "0s", "--status", "error").stdout == (
         "deleted 0 of 0 matching runs\n"
@@ -118,6 +120,30 @@ def test_retain_deletes_by_age_status_and_number() -> None:
     assert result.stdout == "deleted b\ndeleted 1 of 2 matching runs\n"
     assert "kept a: run 'a' is held by 'somebody'" in result.stderr
     assert left() == ["a", "c"]
+
+
+def test_retain_that_could_delete_nothing_does_not_say_that_all_is_well() -> None:
+    begin("a", "b")
+    apsw = pytest.importorskip("apsw")
+    url = "sqlite:///runs.db?busy_timeout_ms=100"
+    connection = apsw.Connection("runs.db")
+    # The command in a process of its own, as the writer that is in its way is another's.
+    command = [sys.executable, "-m", "rulvar.cli", "runs", "retain", "--older-than", "0s"]
+    try:
+        connection.execute("BEGIN IMMEDIATE").fetchall()
+        done = subprocess.run(
+            [*command, "--store", url, "--json"], capture_output=True, text=True, check=False
+        )
+    finally:
+        connection.close()
+    assert done.returncode == 5, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["deleted"], report["kept"], report["matched"]) == ([], {}, 2)
+    assert report["failed"].keys() == {"a", "b"}
+    assert "StoreBusyError" in report["failed"]["a"]
+    assert left() == ["a", "b"]
+    assert subprocess.run([*command, "--store", url], check=False).returncode == 0
+    assert left() == []
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rulvar.cli.durations import read_age, read_policy
+from rulvar.cli.exits import ExitStatus
 from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import output_options, pass_output, store_option
 from rulvar.cli.render import plain
@@ -137,7 +138,9 @@ def prune(
 @store_option
 @output_options
 @pass_output
+@click.pass_context
 def retain(
+    context: click.Context,
     output: Output,
     *,
     older_than_ms: int,
@@ -150,6 +153,8 @@ def retain(
 
     Each is judged again under a brief lease before it is deleted: one that is held, damaged,
     at work again, or the child of a parent that may need it is kept, and the reason is told.
+    One that the store does not let go is named, and the status is 5; the others go all the
+    same.
 
     \b
     Examples:
@@ -168,6 +173,9 @@ def retain(
     if not output.json:
         for run_id, reason in report.kept.items():
             output.note(f"kept {run_id}: {reason}")
+        for run_id, reason in report.failed.items():
+            output.note(f"error: {run_id} is not deleted: {reason}")
+    context.exit(ExitStatus.STORE if report.failed else ExitStatus.DONE)
 
 
 def _retained(report: RetentionReport) -> str:

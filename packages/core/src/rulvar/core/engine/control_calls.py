@@ -35,7 +35,7 @@ from rulvar.core.journal import (
 from rulvar.core.wire import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rulvar.core.engine.boot import RunState
     from rulvar.core.engine.door import Door
@@ -203,10 +203,15 @@ def delete(parts: Parts, door: Door, ownership: Ownership) -> None:  # noqa: ARG
     door.delete_run()
 
 
-def check_no_live_child(parts: Parts, run_id: str) -> None:
-    """Refuse to take a run away from under a child that somebody works on."""
+def check_no_live_child(
+    parts: Parts, run_id: str, records: Sequence[JournalRecord] | None = None
+) -> None:
+    """Refuse to take a run away from under a child that somebody works on.
+
+    ``records`` is its journal where that was read already.
+    """
     try:
-        records = parts.reads.load(run_id)
+        records = parts.reads.load(run_id) if records is None else records
     except StoreCorruptError:
         # A damaged run must be deletable too: its children tell who their parent is.
         children = [held for held in parts.reads.live_leases() if held.startswith(f"{run_id}.")]

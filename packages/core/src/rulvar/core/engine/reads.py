@@ -70,6 +70,13 @@ class Reads:
         meta = self.meta(run_id)
         return meta is not None and meta.status == "running"
 
+    def holder(self, run_id: str) -> LeaseInfo | None:
+        """Return who holds the run now; None too where the store does not tell."""
+        if not has_lease_admin(self._journal):
+            return None
+        lease = self._journal.get_lease(run_id)
+        return lease if lease is not None and lease.live else None
+
     def lease_rows(self) -> dict[str, LeaseInfo]:
         """Return every lease row by its run, live or not; none where the store does not tell."""
         if not has_lease_admin(self._journal):

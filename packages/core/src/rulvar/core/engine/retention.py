@@ -12,11 +12,24 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rulvar.core.checks import MAX_INTEGER, check_integer
-from rulvar.core.engine.boot import read_run
+from rulvar.core.engine.boot import RunState, read_run
 from rulvar.core.engine.control_calls import briefly, check_no_live_child
 from rulvar.core.engine.ownership import OwnedRun
-from rulvar.core.errors import ConfigError, LeaseHeldError, RulvarError
-from rulvar.core.journal import read_journal, referenced_blobs
+from rulvar.core.errors import (
+    ConfigError,
+    JournalCompatibilityError,
+    LeaseHeldError,
+    RulvarError,
+    StoreCorruptError,
+    SupersededError,
+)
+from rulvar.core.journal import (
+    check_window,
+    last_settle,
+    read_journal,
+    referenced_blobs,
+    run_start,
+)
 from rulvar.core.records import TERMINAL_STATUSES, RunFilter
 from rulvar.core.wire import parse_time
 
@@ -77,14 +90,15 @@ class RetentionReport:
     """What a pass of retention did, or with ``dry_run`` would do.
 
     ``matched`` counts the runs that the listing offered, ``deleted`` names those that went,
-    ``kept`` those that were younger, other or busy when they were looked at under the lease,
-    with the reason.
+    ``kept`` those that were younger, other or busy when they were looked at, with the reason;
+    ``failed`` those that the store did not let go, with its error: the next pass tries again.
     """
 
     dry_run: bool
     matched: int = 0
     deleted: list[str] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 def prune(parts: Parts, door: Door, ownership: Ownership) -> PruneReport:
@@ -121,40 +135,64 @@ def _prune(parts: Parts, door: Door, entries: Sequence[JournalEntry]) -> PruneRe
 
 
 def apply_retention(parts: Parts, policy: RetentionPolicy, *, dry_run: bool) -> RetentionReport:
-    """Delete what the policy no longer keeps; runs in a thread. Raises what a listing raises."""
+    """Delete what the policy no longer keeps; runs in a thread. Raises what a listing raises.
+
+    Each run is judged before a lease of it is taken, as a dry run judges it: one that would be
+    kept anyway is not touched. What is read under the lease decides.
+    """
     report = RetentionReport(dry_run=dry_run)
     newest = _newest(parts, policy)
     for meta in _offered(parts, policy):
         if not _old(parts, policy, meta) or newest.spare(meta):
             continue
         report.matched += 1
-        if dry_run:
-            report.deleted.append(meta.run_id)
-            continue
+        run_id = meta.run_id
         try:
-            reason = briefly(
-                parts,
-                partial(parts.own, meta.run_id),
-                partial(_delete_if_old, policy=policy, newest=newest),
-            )
-        except LeaseHeldError as error:
+            reason = _why_kept(parts, policy, newest, _look(parts, run_id))
+            if reason is None:
+                _refuse_held(parts, run_id)
+                if not dry_run:
+                    act = partial(_delete_if_old, policy=policy, newest=newest)
+                    reason = briefly(parts, partial(parts.own, run_id), act)
+        except (LeaseHeldError, SupersededError) as error:
             reason = str(error)
-        except RulvarError as error:
+        except (ConfigError, JournalCompatibilityError, StoreCorruptError) as error:
             reason = f"{type(error).__name__}: {error}"
+        except RulvarError as error:
+            report.failed[run_id] = f"{type(error).__name__}: {error}"
+            continue
         if reason is None:
-            report.deleted.append(meta.run_id)
+            report.deleted.append(run_id)
         else:
-            report.kept[meta.run_id] = reason
+            report.kept[run_id] = reason
     return report
 
 
-def _delete_if_old(
-    parts: Parts, door: Door, ownership: Ownership, *, policy: RetentionPolicy, newest: _Newest
+def _look(parts: Parts, run_id: str) -> RunState:
+    """Read a run without holding it. Raises as `read_run`."""
+    meta, records = parts.reads.meta(run_id), parts.reads.load(run_id)
+    entries = read_journal(run_id, records)
+    check_window(run_id, entries)
+    start, last = run_start(entries), last_settle(entries)
+    return RunState(meta=meta, records=records, entries=entries, start=start, last=last)
+
+
+def _refuse_held(parts: Parts, run_id: str) -> None:
+    holder = parts.reads.holder(run_id)
+    if holder is not None:
+        raise LeaseHeldError(
+            run_id=run_id,
+            reason="held",
+            holder=holder.owner,
+            epoch=holder.epoch,
+            expires_at=holder.expires_at,
+        )
+
+
+def _why_kept(
+    parts: Parts, policy: RetentionPolicy, newest: _Newest, state: RunState
 ) -> str | None:
-    """Judge the run from what is read under the lease; return why it is kept, if it is."""
-    if isinstance(ownership, OwnedRun):
-        ownership.verify = door.verify
-    state = read_run(parts, door)
+    """Return why a run is kept, if it is. Raises `LeaseHeldError` for a child that is held."""
     meta = state.meta
     if meta is None or meta.status not in policy.statuses:
         return "it is at work again, or gone"
@@ -164,9 +202,20 @@ def _delete_if_old(
         return "it was settled again since"
     if _parent_at_work(parts, meta):
         return f"its parent {meta.parent_run_id!r} is at work, and may need its outcome"
-    check_no_live_child(parts, door.run_id)
-    door.delete_run()
+    check_no_live_child(parts, meta.run_id, state.records)
     return None
+
+
+def _delete_if_old(
+    parts: Parts, door: Door, ownership: Ownership, *, policy: RetentionPolicy, newest: _Newest
+) -> str | None:
+    """Judge the run from what is read under the lease; return why it is kept, if it is."""
+    if isinstance(ownership, OwnedRun):
+        ownership.verify = door.verify
+    reason = _why_kept(parts, policy, newest, read_run(parts, door))
+    if reason is None:
+        door.delete_run()
+    return reason
 
 
 def _parent_at_work(parts: Parts, meta: RunMeta) -> bool:

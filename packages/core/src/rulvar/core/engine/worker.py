@@ -193,6 +193,8 @@ class Worker:
         self._report.retained += len(report.deleted)
         for run_id, reason in report.kept.items():
             _log.info("retention kept run %r: %s", run_id, reason)
+        for run_id, reason in report.failed.items():
+            _log.warning("retention could not delete run %r: %s", run_id, reason)
 
     async def _wait(self, found: int) -> None:
         """Wait for a run to end, for the next sweep to be due, or for the stop."""
