@@ -134,28 +134,54 @@ def test_a_held_run_is_left_for_another_time() -> None:
     assert copy_runs(source, destination, source_name="s", run_ids=["b", "c"]).complete
 
 
-def test_a_run_that_is_there_and_not_equal_stops_the_copy_before_it_begins() -> None:
+def test_a_run_that_is_there_and_not_equal_is_left_alone_and_the_others_are_copied() -> None:
     source, destination = reference_stores(), reference_stores()
     fill(source, ["a", "b", "c", "d"])
     destination.journal.append("c", record(0))
+    before = content(destination)["c"]
+    report = copy_runs(source, destination, source_name="s")
+    by_id = {run.run_id: run for run in report.runs}
+    assert {run_id for run_id, run in by_id.items() if run.outcome == "copied"} == (
+        by_id.keys() - {"c"}
+    )
+    assert by_id["c"].outcome == "conflict"
+    assert "'c' and keeps it: it is there and is not equal" in str(by_id["c"].problem)
+    assert not report.complete
+    assert content(destination)["c"] == before
+    # Not even a lease was taken of it, on either side.
     assert isinstance(destination.journal, ReferenceStore)
-    before = destination.journal.snapshot()
-    with pytest.raises(ConfigError, match="'c': it is there and is not equal"):
-        copy_runs(source, destination, source_name="s")
-    assert destination.journal.snapshot() == before
-    destination.journal.delete("c")
-    copy_runs(source, destination, source_name="s")
+    assert isinstance(source.journal, ReferenceStore)
+    assert destination.journal.acquire("c", "worker").epoch == 1
+    assert source.journal.acquire("c", "worker").epoch == 1
     ref = next(ref for ref in source.transcripts.list_refs("d"))
     destination.transcripts.put(ref, b"another")
-    with pytest.raises(ConfigError, match="'d': it is there, and its blobs are not equal"):
-        copy_runs(source, destination, source_name="s")
+    again = {run.run_id: run for run in copy_runs(source, destination, source_name="s").runs}
+    assert "its blobs are not equal" in str(again["d"].problem)
+    assert (again["a"].outcome, again["d"].outcome) == ("already", "conflict")
+
+
+def test_a_run_that_went_on_since_its_copy_keeps_no_other_from_being_copied() -> None:
+    source, destination = reference_stores(), reference_stores()
+    fill(source, ["a", "b"])
+    assert copy_runs(source, destination, source_name="s").complete
+    last = source.journal.load("a")[-1].seq
+    source.journal.append("a", record(last + 1))
+    source.journal.append("c", record(0))
+    report = copy_runs(source, destination, source_name="s")
+    outcomes = {run.run_id: run.outcome for run in report.runs}
+    assert outcomes == {"a": "conflict", "b": "already", "c": "copied", "only a blob": "already"}
+    destination.journal.delete("a")
+    for ref in destination.transcripts.list_refs("a"):
+        destination.transcripts.delete(ref)
+    assert copy_runs(source, destination, source_name="s").complete
 
 
 def test_a_damaged_run_fails_alone(tmp_path: Path) -> None:
     with files(tmp_path / "store") as source:
         fill(source, ["a", "b", "c"])
-        path = tmp_path / "store" / "journals" / "b.jsonl"
-        path.write_bytes(b"damage\n" + path.read_bytes())
+    path = tmp_path / "store" / "journals" / "b.jsonl"
+    path.write_bytes(b"damage\n" + path.read_bytes())
+    with files(tmp_path / "store") as source:
         destination = reference_stores()
         report = copy_runs(source, destination, source_name="s")
         outcomes = {run.run_id: run.outcome for run in report.runs}
@@ -170,8 +196,9 @@ def test_a_run_that_is_damaged_since_its_copy_keeps_no_other_from_being_copied(
         fill(source, ["a", "b"])
         assert copy_runs(source, destination, source_name="s").complete
         before = content(destination)["b"]
-        path = tmp_path / "store" / "journals" / "b.jsonl"
-        path.write_bytes(b"damage\n" + path.read_bytes())
+    path = tmp_path / "store" / "journals" / "b.jsonl"
+    path.write_bytes(b"damage\n" + path.read_bytes())
+    with files(tmp_path / "store") as source:
         source.journal.append("c", record(0))
         report = copy_runs(source, destination, source_name="s")
     outcomes = {run.run_id: run.outcome for run in report.runs}
@@ -185,11 +212,12 @@ def test_a_damaged_run_at_the_destination_is_in_the_way(tmp_path: Path) -> None:
     fill(source, ["a", "b"])
     with files(tmp_path / "store") as destination:
         destination.journal.append("b", record(0))
-        path = tmp_path / "store" / "journals" / "b.jsonl"
-        path.write_bytes(b"damage\n" + path.read_bytes())
-        with pytest.raises(ConfigError, match=r"'b': line 1 .* cannot be read"):
-            copy_runs(source, destination, source_name="s")
-        assert destination.journal.load("a") == []
+    path = tmp_path / "store" / "journals" / "b.jsonl"
+    path.write_bytes(b"damage\n" + path.read_bytes())
+    with files(tmp_path / "store") as destination:
+        runs = {run.run_id: run for run in copy_runs(source, destination, source_name="s").runs}
+        assert (runs["a"].outcome, runs["b"].outcome) == ("copied", "conflict")
+        assert "line 1 in the journal of run 'b'" in str(runs["b"].problem)
 
 
 class NoFloor:

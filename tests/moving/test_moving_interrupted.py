@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from moving_runs import content, fill, record, stopping
 
-from rulvar.core.errors import ConfigError, StoreFullError
+from rulvar.core.errors import StoreFullError
 from rulvar.core.moving import copy_runs
 from rulvar.core.records import RunMeta
 from rulvar.core.stores import Stores
@@ -45,9 +45,11 @@ def test_a_copy_that_is_cut_short_at_any_write_is_continued() -> None:
                 blobs = {ref: blob for ref, blob in blobs.items() if "unfinished" not in ref}
                 assert (records, row, blobs) == whole[run_id]
             store.left = 10**9
-            for _ in marks:
-                with pytest.raises(ConfigError, match="unfinished copy of something else: s"):
-                    copy_runs(source, destination, source_name="t")
+            for mark in marks:
+                (run,) = copy_runs(source, destination, source_name="t", run_ids=[mark]).runs
+                assert run.outcome == "conflict"
+                assert "unfinished copy of something else: s" in str(run.problem)
+            assert content(destination) == there
             report = copy_runs(source, destination, source_name="s")
             outcomes |= {run.outcome for run in report.runs}
         else:
@@ -70,8 +72,9 @@ def test_an_unfinished_copy_of_a_run_that_was_recreated_is_refused() -> None:
     source.journal.delete("b")
     source.journal.append("b", record(500))
     source.journal.put_meta(RunMeta(run_id="b", status="ok", updated_at="now", genesis="another"))
-    with pytest.raises(ConfigError, match="unfinished copy of something else"):
-        copy_runs(source, destination, source_name="s", run_ids=["b"])
+    (run,) = copy_runs(source, destination, source_name="s", run_ids=["b"]).runs
+    assert run.outcome == "conflict"
+    assert "unfinished copy of something else" in str(run.problem)
 
 
 def test_half_a_run_is_not_copied_on_from_where_its_own_copy_stopped() -> None:
@@ -149,8 +152,9 @@ def test_an_unfinished_copy_with_records_that_the_source_has_no_more_is_refused(
     source.journal.delete("c")
     source.journal.append("c", record(500))
     source.journal.put_meta(row)
-    with pytest.raises(ConfigError, match="holds records that the source no longer has"):
-        copy_runs(source, destination, source_name="s", run_ids=["c"])
+    (run,) = copy_runs(source, destination, source_name="s", run_ids=["c"]).runs
+    assert run.outcome == "conflict"
+    assert "holds records that the source no longer has" in str(run.problem)
 
 
 def test_a_blob_that_the_source_has_no_more_does_not_stay_in_its_copy() -> None:

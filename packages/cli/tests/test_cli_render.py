@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.cli.render import Output, ago, columns, error_document, plain, size, span
+from rulvar.cli.render import Output, ago, error_document, plain, size, span
+from rulvar.cli.tables import columns, lines_of, stacked
 from rulvar.core.errors import LeaseHeldError
 from rulvar.core.records import Lease
 
@@ -77,6 +79,60 @@ def test_colour_obeys_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[32m" in shown()
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[32m" not in shown()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        [],
+        "x\ny",
+        {"a": {"b": [1, {"c": None}]}, "ü": [], "t": "x\ny", "f": 1.5},
+        {"calls": [{"n": n, "t": "a\u202eb\n"} for n in range(1_001)], "more": {"x": [1]}},
+    ],
+    ids=["nothing", "list", "text", "small", "long"],
+)
+def test_a_document_is_json_of_the_value(
+    capsys: pytest.CaptureFixture[str], value: dict[str, object]
+) -> None:
+    Output(json=True).document(value)
+    said = capsys.readouterr().out
+    assert json.loads(said) == value
+    if "calls" not in value:
+        assert said == json.dumps(value, ensure_ascii=False, indent=2) + "\n"
+    else:
+        assert said.count("\n") == 1_001 + 9
+
+
+def test_a_table_folds_to_the_terminal() -> None:
+    table = columns(
+        ("RUN", "N>", "WHY"),
+        [("a" * 30, 7, "one two three four five six seven"), ("日本語日本語", 12, "")],
+    )
+    assert list(lines_of(table, width=40, coloured=False)) == [
+        "RUN                 N  WHY",
+        "aaaaaaaaaaaaaaaaa   7  one two three",
+        "aaaaaaaaaaaaa          four five six",
+        "                       seven",
+        "日本語日本語       12",
+    ]
+    wide = list(lines_of(table, width=None, coloured=False))
+    assert len(wide) == 3
+    assert wide[1] == f"{'a' * 30}   7  one two three four five six seven"
+    assert wide[2] == "日本語日本語" + " " * 20 + "12"
+    both = stacked(["above\nthat", table])
+    assert list(lines_of(both, width=None, coloured=False)) == ["above", "that", *wide]
+    assert list(lines_of(columns(("A",), []), width=1, coloured=False)) == ["A"]
+
+
+def test_a_table_of_twenty_thousand_rows_is_there_at_once() -> None:
+    rows = [(n, "step", f"step-{n}", "ok", "03:04:05.000", "10 ms", 1) for n in range(20_000)]
+    titles = ("SEQ>", "KIND", "CALL", "STATUS", "BEGAN", "TOOK>", "EPOCH")
+    began = time.process_time()
+    lines = list(lines_of(columns(titles, rows), width=60, coloured=True))
+    assert len(lines) == 20_001
+    # It took twelve seconds; the bound is for a machine that is busy.
+    assert time.process_time() - began < 4
 
 
 @pytest.mark.parametrize(

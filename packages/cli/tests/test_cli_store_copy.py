@@ -56,15 +56,21 @@ def test_a_held_run_is_status_3_and_the_others_are_copied(tmp_path: Path) -> Non
         assert [row.run_id for row in stores.journal.list_runs()] == ["b"]
 
 
-def test_a_run_in_the_way_is_status_2_and_nothing_is_copied(tmp_path: Path) -> None:
+def test_a_run_in_the_way_is_status_1_and_the_others_are_copied(tmp_path: Path) -> None:
     source, destination = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
     fill(source)
+    copy(source, destination)
+    # The store lives on: one run has moved since, and one is new.
+    with open_stores(source) as stores:
+        stores.journal.append("a", JournalRecord(seq=1, payload=b'{"seq":1}'))
+        stores.journal.append("c", JournalRecord(seq=0, payload=b'{"seq":0}'))
+    result = copy(source, destination, status=1)
+    assert "conflict: a: the destination has run 'a' and keeps it" in result.stderr
     with open_stores(destination) as stores:
-        stores.journal.append("b", JournalRecord(seq=7, payload=b'{"seq":7}'))
-    assert "'b': it is there and is not equal" in copy(source, destination, status=2).stderr
-    with open_stores(destination) as stores:
-        assert stores.journal.load("a") == []
-    copy(source, destination, "--run", "a")
+        assert [len(stores.journal.load(run_id)) for run_id in "abc"] == [1, 1, 1]
+    told = json.loads(copy(source, destination, "--json", status=1).stdout)
+    assert [run["outcome"] for run in told["runs"]] == ["conflict", "already", "already"]
+    copy(source, destination, "--run", "b", "--run", "c")
 
 
 def test_what_makes_no_sense_is_status_2(tmp_path: Path) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rulvar.cli.inspection import Inspection
 from rulvar.cli.story import tell
+from rulvar.cli.tables import lines_of
+from rulvar.cli.telling import show_document, show_text
 from rulvar.core.journal import JournalEntry
 
 
@@ -197,3 +200,28 @@ def test_an_exhausted_run_names_its_last_death_too() -> None:
     story = tell([*BEFORE, told, spanned(attempt(5, 2, 2), 2), settle])
     assert [death.segment for death in story.deaths] == [1, 2]
     assert story.status == "exhausted"
+
+
+def test_a_result_that_the_journal_does_not_keep_is_not_null() -> None:
+    kept = tell(
+        [start(), decision(1, 1, 1, decisionType="run_settle", runStatus="ok", result=None)]
+    )
+    assert (kept.has_result, kept.result) == (True, None)
+    elsewhere = tell([start(), decision(1, 1, 1, decisionType="run_settle", runStatus="ok")])
+    assert (elsewhere.has_result, elsewhere.result) == (False, None)
+    assert not tell([start()]).has_result
+    for story, shown in ((kept, "null"), (elsewhere, "not in this journal")):
+        inspection = Inspection(
+            run_id="r",
+            meta=None,
+            leases_known=False,
+            lease=None,
+            story=story,
+            blobs=(),
+            problems=(),
+        )
+        text = "\n".join(lines_of(show_text(inspection, now_ms=0), width=None, coloured=False))
+        assert f"result     {shown}" in text
+        journal = show_document(inspection)["journal"]
+        assert isinstance(journal, dict)
+        assert journal["has_result"] is story.has_result

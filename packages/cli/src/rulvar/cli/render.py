@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 import traceback
@@ -22,16 +23,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import TYPE_CHECKING, TextIO, cast
 
+from rulvar.cli.tables import lines_of
 from rulvar.core.wording import plain, plain_json, plain_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from rich.console import Console, RenderableType
+    from rich.console import Console
     from rich.spinner import Spinner
-    from rich.table import Table
     from rich.text import Text
 
+    from rulvar.cli.tables import Renderable
     from rulvar.core.errors import RulvarError
 
 __all__ = [
@@ -40,15 +42,14 @@ __all__ = [
     "OutputLostError",
     "Progress",
     "ago",
-    "columns",
     "error_document",
     "plain",
     "size",
     "span",
-    "stacked",
 ]
 
 _PIPE_WIDTH = 10_000
+_LONG_LIST = 1_000
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
@@ -94,7 +95,7 @@ class Output:
     json: bool = False
     debug: bool = False
 
-    def show(self, document: object, human: Callable[[], RenderableType]) -> None:
+    def show(self, document: object, human: Callable[[], Renderable]) -> None:
         """Print the result: ``document`` under ``--json``, what ``human`` makes otherwise."""
         if self.json:
             self.document(document)
@@ -103,24 +104,20 @@ class Output:
 
     def document(self, value: object) -> None:
         """Print one JSON document, indented."""
-        _write(value, indent=2)
+        _write(value, indent=True)
 
     def line(self, value: object) -> None:
         """Print one line of JSON Lines, at once."""
-        _write(value, indent=None)
+        _write(value, indent=False)
 
-    def print(self, renderable: RenderableType) -> None:
-        """Print something of rich's to standard output; a string keeps its lines."""
+    def print(self, renderable: Renderable) -> None:
+        """Print text, a table, or several of them to standard output, each with its lines."""
         if isinstance(renderable, str):
             _write_out(renderable + "\n")
             return
-        with _telling():
-            console = _console(sys.stdout)
-            with console.capture() as captured:
-                console.print(renderable)
-        # rich fills every line up to its width; nobody wants that in a file.
-        lines = [line.rstrip() for line in captured.get().removesuffix("\n").split("\n")]
-        _write_out("\n".join(lines) + "\n", coloured=True)
+        width, coloured = _manner(sys.stdout)
+        lines = lines_of(renderable, width=width, coloured=coloured)
+        _write_out("\n".join(lines) + "\n", coloured=coloured)
 
     def note(self, text: str) -> None:
         """Print a message for people to standard error; one that cannot be told stops nothing."""
@@ -244,16 +241,39 @@ class _LogFormatter(logging.Formatter):
         return plain_lines(super().format(record))
 
 
-def _write(value: object, *, indent: int | None) -> None:
-    separators = (",", ":") if indent is None else None
-    text = json.dumps(
-        value, ensure_ascii=False, allow_nan=False, indent=indent, separators=separators
-    )
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        text = json.dumps(value, allow_nan=False, indent=indent, separators=separators)
+def _write(value: object, *, indent: bool) -> None:
+    for ascii_only in (False, True):
+        text = _indented(value, ascii_only) if indent else _compact(value, ascii_only)
+        try:
+            text.encode(sys.stdout.encoding or "ascii")
+        except UnicodeEncodeError:
+            continue
+        break
     _write_out(plain_json(text) + "\n")
+
+
+def _compact(value: object, ascii_only: bool) -> str:
+    separators = (",", ":")
+    return json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, separators=separators)
+
+
+def _indented(value: object, ascii_only: bool) -> str:
+    """Return JSON indented by two; of a very long list in an object, each member on one line.
+
+    The library's fast encoder cannot indent, and nobody reads twenty thousand calls in lines.
+    """
+    if not isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, indent=2)
+    members = []
+    for name, member in cast("dict[str, object]", value).items():
+        if isinstance(member, list) and len(member) > _LONG_LIST:
+            lines = [_compact(each, ascii_only) for each in cast("list[object]", member)]
+            text = "[\n    " + ",\n    ".join(lines) + "\n  ]"
+        else:
+            text = json.dumps(member, ensure_ascii=ascii_only, allow_nan=False, indent=2)
+            text = text.replace("\n", "\n  ")
+        members.append(f"  {json.dumps(name, ensure_ascii=ascii_only)}: {text}")
+    return "{\n" + ",\n".join(members) + "\n}" if members else "{}"
 
 
 def _write_out(text: str, *, coloured: bool = False) -> None:
@@ -270,7 +290,7 @@ def _telling() -> Iterator[None]:
 
 
 def _write_text(stream: TextIO, text: str, *, coloured: bool = False) -> None:
-    """Print, through the one door; ``coloured`` lets pass what rich sets around plain text."""
+    """Print, through the one door; ``coloured`` lets pass what is set around plain text."""
     encoding = stream.encoding or "ascii"
     parts = _COLOUR.split(text) if coloured else [text]
     text = "".join(part if at % 2 else plain_lines(part) for at, part in enumerate(parts))
@@ -284,6 +304,16 @@ def _text(text: str) -> Text:
     return Text(plain(text), overflow="ellipsis", no_wrap=True)
 
 
+def _manner(stream: TextIO) -> tuple[int | None, bool]:
+    """Return how wide the stream is, None for a pipe, and whether it takes colours."""
+    is_terminal = stream.isatty()
+    if not is_terminal and not {"FORCE_COLOR", "TTY_COMPATIBLE"} & os.environ.keys():
+        return None, False
+    console = _console(stream)
+    coloured = console.color_system is not None and not console.no_color
+    return console.width if is_terminal else None, coloured
+
+
 def _console(stream: TextIO) -> Console:
     from rich.console import Console  # noqa: PLC0415 - not for --json, --version and errors
 
@@ -295,39 +325,6 @@ def _console(stream: TextIO) -> Console:
         highlight=False,
         soft_wrap=False,
     )
-
-
-def columns(
-    titles: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    *,
-    styles: Mapping[str, str] | None = None,
-) -> Table:
-    """Return a table; a title that ends in ``>`` aligns its column to the right.
-
-    ``styles`` gives a cell's style by its text (a status, a verdict).
-    """
-    from rich.table import Table  # noqa: PLC0415 - as in _console
-    from rich.text import Text  # noqa: PLC0415
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in titles:
-        right = title.endswith(">")
-        table.add_column(
-            title.rstrip(">"), justify="right" if right else "left", overflow="fold", no_wrap=False
-        )
-    for row in rows:
-        cells = [plain("" if cell is None else cell) for cell in row]
-        table.add_row(*[Text(cell, style=(styles or {}).get(cell, "")) for cell in cells])
-    return table
-
-
-def stacked(parts: Sequence[RenderableType]) -> RenderableType:
-    """Return the parts one below the other; a string keeps its lines."""
-    from rich.console import Group  # noqa: PLC0415 - as in _console
-    from rich.text import Text  # noqa: PLC0415
-
-    return Group(*[Text(plain_lines(each)) if isinstance(each, str) else each for each in parts])
 
 
 def size(count: int) -> str:

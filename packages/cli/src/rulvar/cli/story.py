@@ -111,6 +111,8 @@ class Tenure:
 class Story:
     """A whole journal, told.
 
+    ``has_result`` says whether the journal keeps what the run came to: the other engine's does
+    not, and its ``result`` is None whatever it was.
     ``epochs_fall_at`` is the seq of the first entry whose epoch is lower than an earlier
     one's: it must be None, for a fence lets no such entry in. ``deaths`` are the segments that
     ended neither settled nor stopped in order.
@@ -123,6 +125,7 @@ class Story:
     args: object = None
     status: str | None = None
     result: object = None
+    has_result: bool = False
     error: dict[str, object] | None = None
     epochs_fall_at: int | None = None
     tenures: tuple[Tenure, ...] = ()
@@ -177,6 +180,7 @@ def tell(entries: Sequence[JournalEntry], *, segments: int | None = None) -> Sto
         args=start.args if start else None,
         status=settle.status if settle else None,
         result=settle.value if settle else None,
+        has_result=settle is not None and settle.status == "ok" and settle.has_value,
         error=dict(settle.error) if settle and settle.error else None,
         epochs_fall_at=_first_fall(entries),
         tenures=tuple(_told_apart(telling.tenures, segments)),

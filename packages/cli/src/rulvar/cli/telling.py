@@ -10,7 +10,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rulvar.cli.outcomes import again
-from rulvar.cli.render import ago, columns, plain, size, span, stacked
+from rulvar.cli.render import ago, plain, size, span
+from rulvar.cli.tables import columns, stacked
 from rulvar.core.journal import SUSPECTED
 from rulvar.core.records import TERMINAL_STATUSES
 from rulvar.core.wire import format_time, json_text, parse_time
@@ -19,10 +20,9 @@ from rulvar.core.wording import command_line, counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import RenderableType
-
     from rulvar.cli.inspection import Inspection
     from rulvar.cli.story import CallStory, Story, Tenure
+    from rulvar.cli.tables import Renderable
     from rulvar.core.records import RunMeta
 
 __all__ = ["show_document", "show_text"]
@@ -50,7 +50,7 @@ def show_document(inspection: Inspection) -> dict[str, object]:
         "lease": None if lease is None else asdict(lease),
         "journal": None if story is None else _journal_document(story),
         "tenures": [] if story is None else [asdict(each) for each in story.tenures],
-        "calls": [] if story is None else [asdict(each) for each in story.calls],
+        "calls": [] if story is None else [_flat(each) for each in story.calls],
         "blobs": [asdict(blob) for blob in inspection.blobs],
         "problems": list(inspection.problems),
     }
@@ -65,12 +65,18 @@ def _journal_document(story: Story) -> dict[str, object]:
         "args": story.args,
         "status": story.status,
         "result": story.result,
+        "has_result": story.has_result,
         "error": story.error,
         "epochs_fall_at": story.epochs_fall_at,
         "takeovers": len(story.takeovers),
         "deaths": [asdict(each) for each in story.deaths],
         "waiting_for": [_wait_document(call) for call in story.waiting_for],
     }
+
+
+def _flat(value: CallStory) -> dict[str, object]:
+    """Return the fields of a value that holds plain ones alone; a run has very many calls."""
+    return {each: getattr(value, each) for each in value.__slots__}
 
 
 def _wait_document(call: CallStory) -> dict[str, object]:
@@ -83,9 +89,9 @@ def _wait_document(call: CallStory) -> dict[str, object]:
     }
 
 
-def show_text(inspection: Inspection, *, now_ms: int) -> RenderableType:
+def show_text(inspection: Inspection, *, now_ms: int) -> Renderable:
     """Return the account for people."""
-    parts: list[RenderableType] = [_head(inspection, now_ms)]
+    parts: list[Renderable] = [_head(inspection, now_ms)]
     story = inspection.story
     if story is not None and story.tenures:
         parts += ["", "Tenures", _tenures(inspection, story), *_verdict(story)]
@@ -120,7 +126,7 @@ def _head(inspection: Inspection, now_ms: int) -> str:
     if story is not None:
         lines += [
             ("arguments", _short(story.args) if story.args_provided else ""),
-            ("result", _short(story.result) if story.status == "ok" else ""),
+            ("result", _result(story)),
             ("error", str((story.error or {}).get("message", "")) if story.error else ""),
             ("", again(inspection.run_id, story.error.get("code")) if story.error else ""),
             ("waits for", ", ".join(_waiting(call, now_ms) for call in story.waiting_for)),
@@ -154,6 +160,14 @@ def _in_a_row(meta: RunMeta) -> str:
     if count >= SUSPECTED and meta.status not in TERMINAL_STATUSES:
         return f"{told}; suspected: a worker executes it last and alone"
     return told
+
+
+def _result(story: Story) -> str:
+    if story.status != "ok":
+        return ""
+    if not story.has_result:
+        return "not in this journal: the program that wrote it keeps it elsewhere"
+    return _short(story.result)
 
 
 def _status(inspection: Inspection) -> str:
@@ -200,7 +214,7 @@ def _waiting(call: CallStory, now_ms: int) -> str:
 # --- tenures ----------------------------------------------------------------------------
 
 
-def _tenures(inspection: Inspection, story: Story) -> RenderableType:
+def _tenures(inspection: Inspection, story: Story) -> Renderable:
     date = _common_date(story)
     lease = inspection.lease
     rows = []
@@ -249,7 +263,7 @@ def _names(names: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _verdict(story: Story) -> list[RenderableType]:
+def _verdict(story: Story) -> list[Renderable]:
     verdict = ""
     if story.epochs_fall_at is not None:
         verdict = (
@@ -271,7 +285,7 @@ _ENDED = {
 }
 
 
-def _deaths(story: Story) -> RenderableType:
+def _deaths(story: Story) -> Renderable:
     rows = [
         (
             death.segment,
@@ -288,7 +302,7 @@ def _deaths(story: Story) -> RenderableType:
 # --- calls and blobs --------------------------------------------------------------------
 
 
-def _calls(story: Story) -> RenderableType:
+def _calls(story: Story) -> Renderable:
     date = _common_date(story)
     rows = [
         (
@@ -324,7 +338,7 @@ def _epochs(call: CallStory) -> str:
     return f"{begun}, {what} {call.answered_under}"
 
 
-def _blobs(inspection: Inspection) -> RenderableType:
+def _blobs(inspection: Inspection) -> Renderable:
     prefix = f"{inspection.run_id}/"
     rows = [
         (

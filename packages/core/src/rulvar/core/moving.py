@@ -7,8 +7,9 @@ A copy goes through the SPI alone, so it works between any two stores. What make
 - *No old number is granted again.* Before anything is written, the destination's epoch for
   the run is raised to every epoch that was seen: the source's own, and those in the journal.
 - *Nothing is mixed.* The first thing written is a blob that says whose unfinished copy this
-  is; the last thing removed is that blob. A destination that has the run is refused, unless
-  it is equal already, or that blob names the same source: then the copy goes on.
+  is; the last thing removed is that blob. A run that the destination has already is in the way
+  and left alone there, unless it is equal, or that blob names the same source: then the copy
+  goes on. The other runs are copied all the same.
 - *Nothing is taken on trust.* At the end both sides are read again and compared, record for
   record and blob for blob. The row comes last, so that no worker sees half a run.
 
@@ -46,9 +47,10 @@ if TYPE_CHECKING:
 
 __all__ = ["CopiedRun", "CopyOutcome", "CopyReport", "copy_runs"]
 
-CopyOutcome = Literal["copied", "continued", "already", "held", "failed"]
+CopyOutcome = Literal["copied", "continued", "already", "held", "conflict", "failed"]
 """What became of a run: copied whole, continued from an unfinished copy, there already and
-equal, held by somebody on one side (nothing was written), or failed (``problem`` says how)."""
+equal, held by somebody on one side, in the way at the destination (it went on at the source
+since it was copied, say; nothing was written for either), or failed. ``problem`` says why."""
 
 _PAGE = 500
 _MARK = ".rulvar-unfinished-copy"
@@ -95,10 +97,9 @@ def copy_runs(
     run with what became of it, how many are done and how many there are.
 
     Raises `ConfigError`, before anything is written, when the source has no trace of a run
-    that is named, or when the destination has one of the
-    runs and it is neither equal nor an unfinished copy of the same source, and when it
-    grants leases but cannot raise its epochs; `StoreError` when a store refuses to go on.
-    What was copied until then stays and is found ``already`` there the next time.
+    that is named, and when the destination grants leases but cannot raise its epochs;
+    `StoreError` when a store refuses to go on. What was copied until then stays and is found
+    ``already`` there the next time.
     """
     wanted = tuple(map(check_run_id, run_ids)) or tuple(_ids(source))
     known = set(_ids(source)) if run_ids else set()
@@ -107,11 +108,11 @@ def copy_runs(
         message = f"the source has no run {', '.join(map(repr, absent))}: nothing was copied"
         raise ConfigError(message)
     _require_floor(destination)
-    _refuse_conflicts(source, destination, source_name, wanted)
+    there = set(_ids(destination))
     done: list[CopiedRun] = []
     for run_id in wanted:
         copy = _Copy(source, destination, source_name, run_id)
-        done.append(copy.run())
+        done.append(copy.run(is_there=run_id in there))
         if progress is not None:
             progress(done[-1], len(done), len(wanted))
     return CopyReport(tuple(done))
@@ -211,38 +212,6 @@ def _named(mark: str) -> str:
     return str(value.get("unfinishedCopyOf")) if isinstance(value, dict) else mark[:80]
 
 
-def _refuse_conflicts(
-    source: StorePair, destination: StorePair, source_name: str, wanted: Sequence[str]
-) -> None:
-    """Look at every run that both sides have before anything is written on either."""
-    there = set(_ids(destination))
-    problems: list[str] = []
-    for run_id in wanted:
-        if run_id not in there or not is_run_id(run_id):
-            continue
-        try:
-            ours = _read(source, run_id)
-        except StoreCorruptError:
-            continue  # in nobody's way: it fails alone when its turn comes
-        try:
-            theirs = _read(destination, run_id)
-        except StoreCorruptError as error:
-            problems.append(f"{run_id!r}: {error}")
-            continue
-        mark = _mark(source_name, run_id, ours)
-        problem = _conflict(ours, theirs, mark, source, destination)
-        if problem is not None:
-            problems.append(f"{run_id!r}: {problem}")
-    if problems:
-        shown = "; ".join(problems[:5])
-        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""  # noqa: PLR2004
-        message = (
-            f"the destination has runs that would be in the way, and nothing was copied: {shown}"
-            f"{more}: delete them there, or name the runs to copy"
-        )
-        raise ConfigError(message)
-
-
 # --- holding a run --------------------------------------------------------------------------
 
 
@@ -288,6 +257,16 @@ class _Grip:
             self.lease = None
 
 
+class _ConflictError(Exception):
+    """A run that the destination has is in the way."""
+
+    def __init__(self, run_id: str, why: str) -> None:
+        super().__init__(
+            f"the destination has run {run_id!r} and keeps it: {why}: delete it there to copy it "
+            "anew, or leave it"
+        )
+
+
 class _Copy:
     """The copy of one run."""
 
@@ -304,9 +283,15 @@ class _Copy:
         self._epoch = 0
         self._bytes = 0
 
-    def run(self) -> CopiedRun:
-        """Copy, and say what became of it. Raises `StoreError` for what stops every copy."""
+    def run(self, *, is_there: bool) -> CopiedRun:
+        """Copy, and say what became of it. Raises `StoreError` for what stops every copy.
+
+        ``is_there`` says that the destination has something of the run. Where that is in the
+        way, neither side is touched, not even by a lease.
+        """
         try:
+            if is_there and is_run_id(self._run_id):
+                self._refuse_conflict()
             used_up = self._take()
             if used_up is not None:
                 return self._told("failed", problem=used_up)
@@ -314,12 +299,29 @@ class _Copy:
             outcome = self._copy(content)
         except LeaseHeldError as error:
             return self._told("held" if error.reason == "held" else "failed", problem=str(error))
+        except _ConflictError as error:
+            return self._told("conflict", problem=str(error))
         except (StoreCorruptError, ConfigError) as error:
             return self._told("failed", problem=str(error))
         finally:
             self._there.let_go()
             self._here.let_go()
         return self._told(outcome, records=len(content.records), blobs=len(content.refs))
+
+    def _refuse_conflict(self) -> None:
+        """Raise `_ConflictError` for a run that is in the way. A damaged source is in nobody's."""
+        ours = _read(self._source, self._run_id)
+        try:
+            theirs = _read(self._destination, self._run_id)
+        except StoreCorruptError as error:
+            raise _ConflictError(self._run_id, str(error)) from error
+        self._check_conflict(ours, theirs)
+
+    def _check_conflict(self, ours: _Content, theirs: _Content) -> None:
+        mark = _mark(self._source_name, self._run_id, ours)
+        problem = _conflict(ours, theirs, mark, self._source, self._destination)
+        if problem is not None:
+            raise _ConflictError(self._run_id, problem)
 
     def _take(self) -> str | None:
         """Hold the run on both sides, or say why there is no epoch (or room for one) to grant."""
@@ -350,9 +352,7 @@ class _Copy:
         self._epoch = _highest_epoch(content.records, self._here.lease)
         theirs = _read(self._destination, run_id)
         mark = _mark(self._source_name, run_id, content)
-        problem = _conflict(content, theirs, mark, self._source, self._destination)
-        if problem is not None:
-            self._refuse(f"the destination has run {run_id!r}: {problem}")
+        self._check_conflict(content, theirs)
         if self._there.lease is not None and self._epoch >= MAX_INTEGER:
             self._refuse(f"run {run_id!r} has used up its epochs: no higher one can be granted")
         self._there.raise_to(self._epoch)

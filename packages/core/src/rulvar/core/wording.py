@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 _UNSHOWN = (
-    r"\x00-\x1f\x7f-\x9f"  # C0, DEL and C1
+    r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0, DEL and C1, without tab and line feed
     r"\ud800-\udfff"  # lone surrogates
     r"\u2028\u2029"  # line and paragraph separators
     # What formats and is not seen: bidi controls, zero widths, soft hyphen, tags.
@@ -32,8 +32,8 @@ _UNSHOWN = (
     r"\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\uffa0"
 )
 _VOWELS = frozenset("aeiou")
-_ANY = re.compile(f"[{_UNSHOWN}]")
-_BUT_LINES = re.compile(f"(?![\t\n])[{_UNSHOWN}]")
+_ANY = re.compile(rf"[\t\n{_UNSHOWN}]")
+_BUT_LINES = re.compile(f"[{_UNSHOWN}]")
 
 
 def plain(text: object) -> str:

@@ -12,7 +12,8 @@ from rulvar import core
 from rulvar.cli.exits import ExitStatus
 from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import output_options, pass_output, store_option
-from rulvar.cli.render import columns, plain, size, span, stacked
+from rulvar.cli.render import plain, size, span
+from rulvar.cli.tables import columns, stacked
 from rulvar.core.errors import ConfigError
 from rulvar.core.records import RUN_STATUSES
 from rulvar.core.wording import counted
@@ -20,9 +21,8 @@ from rulvar.core.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import RenderableType
-
     from rulvar.cli.render import Output
+    from rulvar.cli.tables import Renderable
     from rulvar.core.audit import BlobFinding, Repair, RunAudit
 
 __all__ = ["audit"]
@@ -212,8 +212,8 @@ def _repair_document(repair: Repair) -> dict[str, object]:
 # --- for people ---------------------------------------------------------------------------
 
 
-def _findings_text(tally: _Tally) -> RenderableType:
-    parts: list[RenderableType] = []
+def _findings_text(tally: _Tally) -> Renderable:
+    parts: list[Renderable] = []
     told = [found for found in tally.notable if found.verdict != "consistent" or found.findings]
     if told:
         rows = [
@@ -256,7 +256,7 @@ def _blob_state(blob: BlobFinding) -> str:
     return blob.state
 
 
-def _plan_text(plan: Sequence[RunAudit]) -> RenderableType:
+def _plan_text(plan: Sequence[RunAudit]) -> Renderable:
     if not plan:
         return "\nnothing to repair"
     rows = []
@@ -276,7 +276,7 @@ def _plan_text(plan: Sequence[RunAudit]) -> RenderableType:
     return stacked(["", "Plan", columns(titles, rows, styles=_STYLES)])
 
 
-def _repairs_text(tally: _Tally) -> RenderableType:
+def _repairs_text(tally: _Tally) -> Renderable:
     rows = [
         (repair.run_id, repair.outcome, repair.after.verdict, repair.why)
         for repair in tally.repairs

@@ -10,7 +10,8 @@ import click
 from rulvar.cli.exits import ExitStatus
 from rulvar.cli.opened import opened_stores, store_url
 from rulvar.cli.options import output_options, pass_output, store_option
-from rulvar.cli.render import columns, plain, stacked
+from rulvar.cli.render import plain
+from rulvar.cli.tables import columns, stacked
 from rulvar.core.capabilities import fencing_domain_of, has_leases
 from rulvar.core.errors import ConfigError
 from rulvar.core.fencing import assert_fenced_writes, has_fenced_writes, probe_fencing
@@ -19,9 +20,8 @@ from rulvar.core.wording import with_article
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import RenderableType
-
     from rulvar.cli.render import Output
+    from rulvar.cli.tables import Renderable
     from rulvar.core.fencing import FencingReport, ProbeFinding
     from rulvar.core.stores import Stores
 
@@ -123,7 +123,7 @@ class _Verdict:
             },
         }
 
-    def text(self) -> RenderableType:
+    def text(self) -> Renderable:
         """Return the form for people."""
         lines = [
             f"store        {plain(self.url)}",
@@ -131,7 +131,7 @@ class _Verdict:
             f"transcripts  {plain(self.transcripts)}: {_word(declared=self.transcripts_declared)}",
             f"domain       {self._domain()}",
         ]
-        parts: list[RenderableType] = ["\n".join(lines)]
+        parts: list[Renderable] = ["\n".join(lines)]
         if self.report is not None:
             parts += ["", _matrix(self.report.findings)]
             parts += [_complaint(each) for each in self.report.problems]
@@ -180,7 +180,7 @@ def _word(*, declared: bool) -> str:
     return "declares fenced_writes" if declared else "does NOT declare fenced_writes"
 
 
-def _matrix(findings: Sequence[ProbeFinding]) -> RenderableType:
+def _matrix(findings: Sequence[ProbeFinding]) -> Renderable:
     """Return mutations down, leases across, and what came of each."""
     leases = list(dict.fromkeys(each.lease for each in findings))
     surfaces = list(dict.fromkeys(each.surface for each in findings))

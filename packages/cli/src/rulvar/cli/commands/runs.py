@@ -16,7 +16,8 @@ from rulvar.cli.inspection import inspect_run
 from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import output_options, pass_output, store_option
 from rulvar.cli.others import OpenGroup
-from rulvar.cli.render import ago, columns, plain
+from rulvar.cli.render import ago, plain
+from rulvar.cli.tables import columns
 from rulvar.cli.telling import show_document, show_text
 from rulvar.core.capabilities import has_lease_admin
 from rulvar.core.clock import SystemClock
@@ -28,10 +29,9 @@ from rulvar.core.wire import parse_time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import RenderableType
-
     from rulvar.cli.inspection import Inspection
     from rulvar.cli.render import Output
+    from rulvar.cli.tables import Renderable
     from rulvar.core.records import LeaseInfo, RunMeta
     from rulvar.core.stores import Stores
 
@@ -136,7 +136,7 @@ def _row_document(meta: RunMeta, holder: LeaseInfo | None) -> dict[str, object]:
     return row | {"holder": None if holder is None else asdict(holder)}
 
 
-def _table(page: Sequence[RunMeta], holders: dict[str, LeaseInfo | None]) -> RenderableType:
+def _table(page: Sequence[RunMeta], holders: dict[str, LeaseInfo | None]) -> Renderable:
     if not page:
         return "no runs"
     now_ms = SystemClock().now_ms()

@@ -11,16 +11,15 @@ import click
 from rulvar.cli.exits import ExitStatus
 from rulvar.cli.opened import must_exist
 from rulvar.cli.options import output_options, pass_output
-from rulvar.cli.render import columns
+from rulvar.cli.tables import columns
 from rulvar.core.errors import ConfigError
 from rulvar.core.moving import copy_runs
 from rulvar.core.plugins import open_stores
 from rulvar.core.urls import StoreURL
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from rulvar.cli.render import Output
+    from rulvar.cli.tables import Renderable
     from rulvar.core.moving import CopiedRun, CopyReport
 
 __all__ = ["store"]
@@ -59,9 +58,10 @@ def copy(
     Both are store URLs. Where a side grants leases, each run is held while it is copied; a
     run that somebody holds is left, and the exit status is 3. DST's epochs are raised to
     every epoch that was seen, so that no lease of SRC can ever be live there. A run that DST
-    has already is refused before anything is written, unless it is equal, or an unfinished
-    copy from the same SRC: then the copy goes on. Repeat the command after whatever stopped
-    it. Stop the workers of SRC first: a copy does not keep them from going on there.
+    has already is left alone there, and the exit status is 1, unless it is equal, or an
+    unfinished copy from the same SRC: then the copy goes on. The others are copied all the
+    same. Repeat the command after whatever stopped it. Stop the workers of SRC first: a copy
+    does not keep them from going on there.
 
     \b
     Examples:
@@ -97,10 +97,12 @@ def _status(report: CopyReport) -> ExitStatus:
         return ExitStatus.DONE
     if any(run.outcome == "failed" for run in report.runs):
         return ExitStatus.STORE
+    if any(run.outcome == "conflict" for run in report.runs):
+        return ExitStatus.FAILED
     return ExitStatus.HELD
 
 
-def _table(report: CopyReport) -> RenderableType:
+def _table(report: CopyReport) -> Renderable:
     if not report.runs:
         return "no runs to copy"
     counted = Counter(run.outcome for run in report.runs)

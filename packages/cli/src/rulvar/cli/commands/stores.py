@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from rulvar.cli.options import output_options, pass_output
-from rulvar.cli.render import columns
+from rulvar.cli.tables import columns
 from rulvar.core.plugins import how_to_get, installed_stores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import RenderableType
-
     from rulvar.cli.render import Output
+    from rulvar.cli.tables import Renderable
     from rulvar.core.plugins import InstalledStore
 
 __all__ = ["stores"]
@@ -42,7 +41,7 @@ def stores(output: Output) -> None:
     output.show(document, lambda: _table(found))
 
 
-def _table(found: Sequence[InstalledStore]) -> RenderableType:
+def _table(found: Sequence[InstalledStore]) -> Renderable:
     if not found:
         return f"no stores are found: {how_to_get('rulvar-store-sqlite', 'rulvar.stores.sqlite')}"
     rows = [

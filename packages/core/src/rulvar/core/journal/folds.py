@@ -68,6 +68,8 @@ class Settle:
     value: object
     error: Mapping[str, object] | None
     settled_at: str | None
+    has_value: bool = True
+    """Whether the journal keeps the result; the other engine's does not."""
 
 
 def _decision(entry: JournalEntry, kind: str) -> dict[str, object] | None:
@@ -121,6 +123,7 @@ def last_settle(entries: Sequence[JournalEntry]) -> Settle | None:
                 value=value.get("result"),
                 error=entry.error,
                 settled_at=entry.ended_at,
+                has_value="result" in value,
             )
     return None
 
