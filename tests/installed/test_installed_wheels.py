@@ -203,7 +203,7 @@ def test_the_core_alone_brings_no_driver(two_wheels: Environment) -> None:
     code = """
 import json, sys
 import rulvar.core
-wanted = {"apsw", "click", "importlib_metadata", "pluggy", "rulvar.stores", "stamina"}
+wanted = {"apsw", "click", "importlib_metadata", "pluggy", "rulvar.stores", "tenacity"}
 print(json.dumps(sorted(wanted & set(sys.modules))))
 """
     assert two_wheels.python(code) == []

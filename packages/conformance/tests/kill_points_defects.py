@@ -18,9 +18,10 @@ from rulvar.core import Stores, SystemClock, open_stores
 from rulvar.core.engine import boot, control_calls, door, driver, git, ownership, steps, surfaces
 from rulvar.core.engine import turns as turn_loops
 from rulvar.core.engine.context import Context
+from rulvar.core.engine.control import Ending
 from rulvar.core.engine.replay import Answered
 from rulvar.core.engine.scope import unwrap
-from rulvar.core.engine.segment import Ending, Segment
+from rulvar.core.engine.segment import Segment
 from rulvar.core.journal import encode_entry
 from rulvar.core.records import TERMINAL_STATUSES
 from rulvar.core.testing import WatchedStores

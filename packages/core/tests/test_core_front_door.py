@@ -11,7 +11,7 @@ import pytest
 
 import rulvar.core
 
-HEAVY = ("pluggy", "importlib_metadata", "rfc8785", "stamina", "asyncio", "rulvar.core.engine")
+HEAVY = ("pluggy", "importlib_metadata", "rfc8785", "tenacity", "asyncio", "rulvar.core.engine")
 
 IMPORT_ALONE = f"""
 import sys

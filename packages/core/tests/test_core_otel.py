@@ -224,3 +224,17 @@ else:
 
 def test_without_the_extra_it_says_what_to_install() -> None:
     subprocess.run([sys.executable, "-c", WITHOUT], timeout=60, check=True)
+
+
+def test_a_retry_is_counted_and_marked_in_its_steps_span() -> None:
+    telemetry = Telemetry()
+    observe = telemetry.observer.rulvar_observe
+    observe(Event(kind="run.started", run_id="r", name="w"))
+    observe(Event(kind="step.started", run_id="r", name="a", seq=1))
+    observe(Event(kind="step.retried", run_id="r", name="a", seq=1, count=2, duration_ms=50.0))
+    observe(Event(kind="step.retried", run_id="r", name="lost", seq=2, count=1))
+    observe(Event(kind="step.finished", run_id="r", name="a", seq=1, detail="ok", count=3))
+    [retried] = telemetry.spans()["step a"].events
+    assert (retried.attributes or {})["attempt"] == 2
+    assert (retried.attributes or {})["wait_s"] == 0.05
+    assert telemetry.counts()["rulvar.step.retries", ""] == 2

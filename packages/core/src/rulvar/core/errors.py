@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from rulvar.core.wording import command_line, format_time
 
 if TYPE_CHECKING:
+    from rulvar.core.failures import FailureMember
     from rulvar.core.records import Lease
 
 __all__ = [
@@ -370,7 +371,8 @@ class StepFailedError(RunError):
     """A step failed for good, after its retries.
 
     ``step`` is its name, ``error_type`` the class that it raised, ``attempts`` how often
-    it was tried in the segment that gave up.
+    it was tried in the segment that gave up, ``members`` what an exception group held. All
+    of it, and the notes, come from the journal, in the first life too: ``__cause__`` is None.
     """
 
     code = "step-failed"
@@ -383,11 +385,13 @@ class StepFailedError(RunError):
         step: str,
         error_type: str,
         attempts: int = 1,
+        members: tuple[FailureMember, ...] = (),
     ) -> None:
         super().__init__(message, run_id=run_id)
         self.step = step
         self.error_type = error_type
         self.attempts = attempts
+        self.members = members
 
 
 class RunFailedError(RunError):

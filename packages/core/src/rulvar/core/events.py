@@ -10,7 +10,9 @@ kind                      what happened; ``name`` and ``detail`` besides
                           ``error``, the line that raised, as ``FILE:LINE``, where it is known
 ``run.ended``             the segment is over; name: the status, or the class of the error
 ``step.started``          a step begins; name: the step's
-``step.finished``         it was journalled; detail: ``ok`` or ``error``
+``step.retried``          a try failed and another one follows; ``count``: the number of the
+                          failed one; ``duration_ms``: the wait; detail: what it raised
+``step.finished``         it was journalled; detail: ``ok`` or ``error``; ``count``: tries
 ``step.replayed``         the journal answered it
 ``turn.started``          one turn of a loop; name: the loop's; ``count``: the turn's number
 ``turn.finished``         detail: ``go-on``, ``done`` or ``error``

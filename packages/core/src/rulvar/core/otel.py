@@ -9,6 +9,7 @@ that it performs; what the journal answers costs nothing and has none. The instr
     rulvar.leases.reacquired    counter: taken again after an expiry
     rulvar.lease.renewal        histogram, in seconds: how long the store takes to renew
     rulvar.store.busy           counter, by surface: writes that had to wait
+    rulvar.step.retries         counter: tries of steps that failed and were made again
     rulvar.events.lost          counter: what this observer was too slow to see
 """
 
@@ -69,6 +70,7 @@ class OpenTelemetryObserver:
         self._reacquired = meter.create_counter("rulvar.leases.reacquired", unit="{lease}")
         self._renewal = meter.create_histogram("rulvar.lease.renewal", unit="s")
         self._busy = meter.create_counter("rulvar.store.busy", unit="{write}")
+        self._retries = meter.create_counter("rulvar.step.retries", unit="{try}")
         self._lagged = meter.create_counter("rulvar.events.lost", unit="{event}")
         self._runs: dict[str, Span] = {}
         self._open: dict[str, dict[_Key, Span]] = {}
@@ -82,6 +84,8 @@ class OpenTelemetryObserver:
             self._begin(event, family)
         elif family in _PERFORMED and what == "finished":
             self._end(event, family)
+        elif event.kind == "step.retried":
+            self._retried(event)
         elif event.kind in {"run.started", "run.resumed"}:
             self._begin_run(event)
         elif event.kind == "run.ended":
@@ -108,6 +112,8 @@ class OpenTelemetryObserver:
                 self._renewal.record((event.duration_ms or 0.0) / 1000)
             case "store.busy":
                 self._busy.add(1, {"surface": event.name})
+            case "step.retried":
+                self._retries.add(1)
             case "lagged":
                 self._lagged.add(event.count or 0)
             case _:
@@ -167,6 +173,16 @@ class OpenTelemetryObserver:
         if event.detail in _FAILED:
             span.set_status(trace.StatusCode.ERROR, event.detail)
         span.end(_time(event))
+
+    def _retried(self, event: Event) -> None:
+        span = self._open.get(event.run_id, {}).get(_key(event, "step"))
+        if span is not None:
+            facts: dict[str, str | int | float] = {
+                "attempt": event.count or 0,
+                "raised": event.detail,
+                "wait_s": (event.duration_ms or 0.0) / 1000,
+            }
+            span.add_event(event.kind, facts, _time(event))
 
 
 def _key(event: Event, family: str) -> _Key:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from rulvar.core.engine.control import SegmentEnded
+from rulvar.core.engine.outcome import one_line
 from rulvar.core.engine.scope import Scope
+from rulvar.core.engine.usercode import UserCode, original
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -59,7 +61,8 @@ async def _strand(
 ) -> T:
     async with gate:
         scope.segment.check()
-        return await branch(scope)
+        with UserCode(lambda: scope.segment.has_ended):
+            return await branch(scope)
 
 
 async def _join(segment: Segment, tasks: list[asyncio.Task[T]]) -> None:
@@ -74,13 +77,14 @@ async def _join(segment: Segment, tasks: list[asyncio.Task[T]]) -> None:
 
 
 def _results(tasks: list[asyncio.Task[T]]) -> list[T]:
-    failures = [e for task in tasks if (e := None if task.cancelled() else task.exception())]
+    ended = [None if task.cancelled() else task.exception() for task in tasks]
+    failures = [original(error) for error in ended if error is not None]
     for failure in failures:
         if isinstance(failure, SegmentEnded):
             raise failure
     if failures:
         first = failures[0]
         for other in failures[1:]:
-            first.add_note(f"another branch failed too: {type(other).__name__}: {other}")
+            first.add_note(f"another branch failed too: {one_line(other)}")
         raise first
     return [task.result() for task in tasks]

@@ -63,7 +63,7 @@ async def child(
     child_id = f"{segment.run_id}.{opening.seq}"
     segment.tell("child.started", name=name, detail=child_id, seq=opening.seq)
     while True:
-        await segment.boundary()
+        await scope.boundary()
         outcome = await _execute(segment, child_id, workflow, args, args_provided=args_provided)
         if outcome is not None and outcome.status not in {"suspended", "running"}:
             break

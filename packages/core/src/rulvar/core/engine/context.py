@@ -121,7 +121,7 @@ class Context:
         `NonDeterminismError` when the journal has something else here.
         """
         check_call_name(name)
-        await self._segment.boundary()
+        await self._scope.boundary()
         with self._scope.alone(name):
             return await _steps.step(self._scope, name, function, args, retry)
 
@@ -156,7 +156,7 @@ class Context:
             max_turns=max_turns,
             compact=compact,
         )
-        await self._segment.boundary()
+        await self._scope.boundary()
         with self._scope.alone(name):
             return await _turns.turns(self._scope, name, plan, deadline)
 
@@ -216,7 +216,7 @@ class Context:
         """
         check_call_name(name)
         where = os.fspath(repo)
-        await self._segment.boundary()
+        await self._scope.boundary()
         with self._scope.alone(name):
             return await _worktree.worktree(self._scope, name, where, body, base)
 
@@ -241,6 +241,7 @@ class Context:
         check_call_name(name)
         if limit is not None:
             check_integer("limit", limit, 1, MAX_INTEGER)
+        await self._scope.boundary()
         with self._scope.alone(name):
             return await _branches.parallel(
                 self._scope,
@@ -265,7 +266,7 @@ class Context:
         provided = args is not NOT_GIVEN
         check_workflow(workflow).check_args(provided=provided)
         value = normalize(args, path="$.args") if provided else None
-        await self._segment.boundary()
+        await self._scope.boundary()
         with self._scope.alone(name):
             return await _children.child(self._scope, name, workflow, value, args_provided=provided)
 
@@ -329,7 +330,7 @@ class Context:
         self, kind: str, key: str, deadline: str | None, draw: Callable[[], object] | None
     ) -> object:
         segment = self._segment
-        await segment.boundary()
+        await self._scope.boundary()
         with self._scope.alone(key):
             opened = await self._scope.open(
                 kind, key, status="suspended", draw=draw, deadline_at=deadline
@@ -356,7 +357,7 @@ class Context:
         return UUID(cast("str", value))
 
     async def _recorded(self, key: str, draw: Callable[[], object]) -> object:
-        await self._segment.boundary()
+        await self._scope.boundary()
         with self._scope.alone(key):
             opened = await self._scope.open("rand", key, status="ok", draw=draw)
             entry = opened.answer if isinstance(opened, Answered) else opened.entry

@@ -1,8 +1,34 @@
-"""How a segment leaves user code: control flow that ``except Exception`` cannot catch."""
+"""Why a segment ends, and how it leaves user code: what ``except Exception`` cannot catch."""
 
 from __future__ import annotations
 
-__all__ = ["SegmentEnded"]
+from enum import IntEnum
+from typing import Final
+
+__all__ = ["WHY", "Ending", "SegmentEnded"]
+
+
+class Ending(IntEnum):
+    """Why a segment ended; the lower number wins: a lost run is lost whatever else happened."""
+
+    LOST = 1
+    FAILED = 2
+    DELETED = 3
+    CANCELLED = 4
+    STOPPED = 5
+    SUSPENDED = 6
+    FINISHED = 7
+
+
+WHY: Final = {
+    Ending.LOST: "it lost the run to a successor",
+    Ending.FAILED: "it could not go on",
+    Ending.DELETED: "its run was deleted",
+    Ending.CANCELLED: "its run was cancelled",
+    Ending.STOPPED: "it was asked to stop",
+    Ending.SUSPENDED: "its run is suspended",
+    Ending.FINISHED: "its body has returned",
+}
 
 
 class SegmentEnded(BaseException):

@@ -14,16 +14,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rulvar.core.engine.afterlife import abandon, burial
 from rulvar.core.engine.boot import BeingCancelled, Booted, boot
 from rulvar.core.engine.context import Context
-from rulvar.core.engine.control import SegmentEnded
+from rulvar.core.engine.control import Ending, SegmentEnded
 from rulvar.core.engine.control_calls import cancel, cancel_children
 from rulvar.core.engine.outcome import RunOutcome, Suspension, failure_of, raised_at
 from rulvar.core.engine.ownership import BorrowedRun, OwnedRun
 from rulvar.core.engine.scope import Scope
-from rulvar.core.engine.segment import CURRENT, Ending, Segment
+from rulvar.core.engine.segment import CURRENT, Segment
+from rulvar.core.engine.usercode import UserCode
 from rulvar.core.errors import (
-    RulvarError,
     RunCancelledError,
     SettlementError,
     StoreError,
@@ -48,8 +49,9 @@ __all__ = ["drive"]
 
 _log = logging.getLogger("rulvar.engine")
 
-_CANCEL_EVERY_SECONDS = 2.0
-_CANCEL_TRIES = 5
+_CANCEL_EVERY_SECONDS = 1.0
+_CANCEL_TRIES = 3
+"""Long enough to clean up, short enough to hand the run over: a body has had its grace before."""
 
 
 async def drive(
@@ -136,49 +138,63 @@ class _Result:
 async def _run_body(segment: Segment, booted: Booted) -> _Result:
     async def body() -> object:
         CURRENT.set(segment)
-        segment.check()
-        return await booted.workflow.call(
-            Context(Scope(segment)), provided=booted.args_provided, args=booted.args
-        )
+        with UserCode(lambda: segment.has_ended):
+            segment.check()
+            value = await booted.workflow.call(
+                Context(Scope(segment)), provided=booted.args_provided, args=booted.args
+            )
+            return normalize(value, path="$.result")
 
     task = segment.body = asyncio.create_task(body(), name=f"rulvar:{segment.run_id}")
     if segment.ending is not None:
         task.cancel()
     await _until_done(segment, task)
     if not task.done():
+        segment.body = None
         _log.warning(
-            "run %r: its body goes on after %d cancellations; it can write nothing any more",
+            "run %r: its body goes on although the segment has ended (it catches SegmentEnded or "
+            "the cancellation, as a bare `except:` does); the segment ends without it, and it "
+            "can write nothing any more",
             segment.run_id,
-            _CANCEL_TRIES,
         )
+        if not segment.left_behind.done():
+            abandon(task)
+        with burial():
+            del task
         return _Result()
     if task.cancelled():
         segment.end(Ending.FINISHED)
         return _Result(failure=failure_of(asyncio.CancelledError("the body cancelled itself")))
     error = task.exception()
+    if error is None:
+        segment.end(Ending.FINISHED)
+        return _Result(value=task.result())
+    if not isinstance(error, Exception | SegmentEnded):
+        segment.stop()  # a signal has interrupted it: whoever runs the loop was told
+        return _Result()
     segment.end(Ending.FINISHED)
-    if error is not None:
-        # The journal keeps its text alone; whoever debugs a body wants the lines as well.
-        _log.info("run %r: its body raised", segment.run_id, exc_info=error)
-        place = raised_at(error, booted.workflow.body)
-        return _Result(failure=failure_of(error), place=place)
-    try:
-        return _Result(value=normalize(task.result(), path="$.result"))
-    except RulvarError as refused:
-        return _Result(failure=failure_of(refused))
+    failure = failure_of(error)
+    _log.info("run %r: its body raised\n%s", segment.run_id, failure.traceback)
+    return _Result(failure=failure, place=raised_at(error, booted.workflow.body))
 
 
 async def _until_done(segment: Segment, task: asyncio.Task[object]) -> None:
-    """Wait for the body; once the segment has ended, and cancelled it, again until it obeys."""
-    either: set[asyncio.Future[object]] = {task, segment.over}
+    """Wait for the body; once the segment has ended, and cancelled it, again until it obeys.
+
+    Returns at once when it has stayed behind for good, and in the end whatever it does.
+    """
     tries = 1
-    while not task.done() and tries <= _CANCEL_TRIES:
+    while not task.done() and not segment.left_behind.done() and tries <= _CANCEL_TRIES:
+        either: set[asyncio.Future[object]] = {task, segment.left_behind}
         try:
             if segment.ending is None:
+                either.add(segment.over)
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 continue
-            await asyncio.wait({task}, timeout=_CANCEL_EVERY_SECONDS)
-            if not task.done():
+            await asyncio.wait(
+                either, timeout=_CANCEL_EVERY_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not task.done() and not segment.left_behind.done():
                 tries += 1
                 task.cancel()
         except asyncio.CancelledError:

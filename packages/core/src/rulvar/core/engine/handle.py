@@ -10,10 +10,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rulvar.core.engine.control import SegmentEnded
+from rulvar.core.engine.control import Ending, SegmentEnded
 from rulvar.core.engine.driver import drive
 from rulvar.core.engine.loops import on_loop
-from rulvar.core.engine.segment import CURRENT, Ending
+from rulvar.core.engine.segment import CURRENT
 from rulvar.core.errors import StoreError
 from rulvar.core.records import TERMINAL_STATUSES
 

@@ -3,23 +3,51 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import os
 import traceback
-from dataclasses import dataclass
+import weakref
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rulvar.core.engine.usercode import original
 from rulvar.core.errors import (
     RunCancelledError,
     RunError,
     RunFailedError,
     StepFailedError,
 )
+from rulvar.core.failures import FailureMember, members_from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["Failure", "RunOutcome", "Suspension", "describe_error", "failure_of", "raised_at"]
+__all__ = [
+    "Caught",
+    "Failure",
+    "RunOutcome",
+    "Suspension",
+    "caught",
+    "describe_error",
+    "failure_of",
+    "one_line",
+    "raised_at",
+]
+
+_log = logging.getLogger("rulvar.engine")
 
 _LONGEST_MESSAGE = 8_000
+_LONGEST_PART = 1_000
+"""Of a note, or of the message of one member of a group, in characters."""
+
+_MOST_NOTES = 20
+_MOST_MEMBERS = 50
+_DEEPEST_GROUP = 5
+_LONGEST_TRACEBACK = 16_000
+_MOST_FRAMES = 40
+_LONGEST_CHAIN = 10
+
+_ENGINE = os.path.join(os.path.dirname(__file__), "")  # noqa: PTH118, PTH120 - frames have strings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +55,9 @@ class Failure:
     """Why a step or a run failed, in a form that crosses the journal.
 
     ``code`` is stable (``step-failed``, ``run-failed``); ``error_type`` is the class that
-    was raised; ``step`` and ``attempts`` are there for a failed step.
+    was raised; ``step`` and ``attempts`` are there for a failed step. ``notes`` are those of
+    the exception, ``members`` what an exception group was made of, ``traceback`` is text for
+    operators. All of them are bounded.
     """
 
     code: str
@@ -35,6 +65,9 @@ class Failure:
     error_type: str
     step: str | None = None
     attempts: int | None = None
+    notes: tuple[str, ...] = ()
+    members: tuple[FailureMember, ...] = ()
+    traceback: str = field(default="", repr=False)
 
     def to_json(self) -> dict[str, object]:
         """Return the entry's ``error`` member."""
@@ -43,6 +76,12 @@ class Failure:
             data["step"] = self.step
         if self.attempts is not None:
             data["attempts"] = self.attempts
+        if self.notes:
+            data["notes"] = list(self.notes)
+        if self.members:
+            data["members"] = [member.to_json() for member in self.members]
+        if self.traceback:
+            data["traceback"] = self.traceback
         return {"code": self.code, "message": self.message, "retryable": False, "data": data}
 
     @classmethod
@@ -50,39 +89,136 @@ class Failure:
         """Read an entry's ``error`` member, tolerating what another writer left out."""
         data = error.get("data")
         facts = data if isinstance(data, dict) else {}
-        step, attempts = facts.get("step"), facts.get("attempts")
+        step, attempts, notes = facts.get("step"), facts.get("attempts"), facts.get("notes")
         return cls(
             code=str(error.get("code", "run-failed")),
             message=str(error.get("message", "")),
             error_type=str(facts.get("type", "unknown")),
             step=step if isinstance(step, str) else None,
             attempts=attempts if isinstance(attempts, int) else None,
+            notes=tuple(map(str, notes)) if isinstance(notes, list) else (),
+            members=members_from_json(facts.get("members")),
+            traceback=str(facts.get("traceback", "")),
         )
 
     def to_error(self, run_id: str) -> RunError:
-        """Return the exception that stands for this failure."""
+        """Return the exception that stands for this failure: the same one in every life."""
+        error: RunError
         if self.code == StepFailedError.code:
-            return StepFailedError(
+            error = StepFailedError(
                 self.message,
                 run_id=run_id,
                 step=self.step or "",
                 error_type=self.error_type,
                 attempts=self.attempts or 1,
+                members=self.members,
             )
-        return RunFailedError(self.message, run_id=run_id, error_type=self.error_type)
+        else:
+            error = RunFailedError(self.message, run_id=run_id, error_type=self.error_type)
+        for note in self.notes:
+            error.add_note(note)
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """The failure of a call, and the lines that its exception came by in this life."""
+
+    failure: Failure
+    came_by: tuple[tuple[str, int], ...]
+
+    def raised_again(self, error: BaseException) -> BaseException:
+        """Return ``error``, made of what was journalled, as the one that stands for this."""
+        _CAME_BY[error] = self.came_by
+        return error
+
+
+_CAME_BY: weakref.WeakKeyDictionary[BaseException, tuple[tuple[str, int], ...]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Beside the exceptions, not in them: a replay has no lines, and a body must not see that."""
+
+
+def caught(name: str, error: BaseException, *, attempts: int = 1) -> Caught:
+    """Return what a call came to that raised ``error``."""
+    error = original(error)
+    kind, text = describe_error(error)
+    failure = Failure(
+        code=StepFailedError.code,
+        message=f"step {name!r} failed: {kind}: {text}",
+        error_type=kind,
+        step=name,
+        attempts=attempts,
+        notes=_notes(error),
+        members=_members(error),
+        traceback=_traceback(error),
+    )
+    _log.info("step %r failed after %d attempts\n%s", name, attempts, failure.traceback)
+    return Caught(failure, _lines(error))
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return the failure of a body that raised."""
+    error = original(error)
+    if isinstance(error, StepFailedError):
+        return Failure(
+            code=StepFailedError.code,
+            message=str(error),
+            error_type=error.error_type,
+            step=error.step,
+            attempts=error.attempts,
+            notes=_notes(error),
+            members=error.members,
+            traceback=_traceback(error),
+        )
+    name, text = describe_error(error)
+    return Failure(
+        code=RunFailedError.code,
+        message=f"{name}: {text}",
+        error_type=name,
+        notes=_notes(error),
+        members=_members(error),
+        traceback=_traceback(error),
+    )
+
+
+# --- an exception as text, whatever its class does when it is asked -------------------------------
 
 
 def describe_error(error: BaseException) -> tuple[str, str]:
-    """Return an exception's class and message, as text that crosses the journal."""
+    """Return an exception's class and message, as text that crosses the journal.
+
+    The message of a group names its members.
+    """
+    name, text = _own_text(error)
+    members = "; ".join(map(str, _members(error)))
+    if members:
+        text = f"{text} [{members}]"
+    return name, _shortened(text, _LONGEST_MESSAGE)
+
+
+def one_line(error: BaseException) -> str:
+    """Return class and message as one line for a log or an event."""
+    name, text = describe_error(error)
+    return _shortened(" ".join(f"{name}: {text}".split()), _LONGEST_PART)
+
+
+def _own_text(error: BaseException) -> tuple[str, str]:
     kind = type(error)
-    name = _utf8(kind.__qualname__ if kind.__module__ == "builtins" else _qualified(kind))
+    try:
+        name = kind.__qualname__ if kind.__module__ == "builtins" else _qualified(kind)
+        name = _utf8(name)
+    except BaseException:  # noqa: BLE001 - the failure must be told all the same
+        name = "unknown"
     try:
         text = _utf8(str(error))
-    except Exception as unreadable:  # noqa: BLE001 - the failure must be told all the same
+    except BaseException as unreadable:  # noqa: BLE001 - the same
         text = f"its message cannot be read: {type(unreadable).__name__}"
-    if len(text) > _LONGEST_MESSAGE:
-        text = f"{text[:_LONGEST_MESSAGE]}... ({len(text)} characters)"
     return name, text
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 def _utf8(text: str) -> str:
@@ -93,18 +229,95 @@ def _qualified(kind: type[BaseException]) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def failure_of(error: BaseException) -> Failure:
-    """Return the failure of a body that raised."""
-    if isinstance(error, StepFailedError):
-        return Failure(
-            code=StepFailedError.code,
-            message=str(error),
-            error_type=error.error_type,
-            step=error.step,
-            attempts=error.attempts,
+def _notes(error: BaseException) -> tuple[str, ...]:
+    try:
+        notes = list(getattr(error, "__notes__", ()))
+    except BaseException:  # noqa: BLE001 - the same
+        return ()
+    told = [_shortened(_utf8(note), _LONGEST_PART) for note in notes if isinstance(note, str)]
+    return tuple(told[:_MOST_NOTES])
+
+
+def _members(error: BaseException) -> tuple[FailureMember, ...]:
+    room = [_MOST_MEMBERS]
+    return _members_within(error, room, _DEEPEST_GROUP)
+
+
+def _members_within(
+    error: BaseException, room: list[int], levels: int
+) -> tuple[FailureMember, ...]:
+    if not isinstance(error, BaseExceptionGroup) or not levels:
+        return ()
+    try:
+        inner = tuple(error.exceptions)
+    except BaseException:  # noqa: BLE001 - the same
+        return ()
+    told = []
+    for each in inner:
+        if not room[0]:
+            break
+        room[0] -= 1
+        name, text = _own_text(each)
+        members = _members_within(each, room, levels - 1)
+        told.append(
+            FailureMember(error_type=name, message=_shortened(text, _LONGEST_PART), members=members)
         )
-    name, text = describe_error(error)
-    return Failure(code=RunFailedError.code, message=f"{name}: {text}", error_type=name)
+    return tuple(told)
+
+
+def _traceback(error: BaseException) -> str:
+    """Return the traceback from the first line of user code on; its end, if it is long."""
+    try:
+        text = _utf8("".join(_told(error, [_MOST_MEMBERS], _DEEPEST_GROUP)))
+    except BaseException:  # noqa: BLE001 - the same
+        return ""
+    cut = len(text) - _LONGEST_TRACEBACK
+    return text if cut <= 0 else f"... ({cut} characters before)\n{text[cut:]}"
+
+
+def _told(error: BaseException, room: list[int], levels: int) -> Iterator[str]:
+    """Yield the tracebacks of an exception, of what came before it and of a group's members.
+
+    Not by `traceback.TracebackException`: it looks at all of a group that holds one group
+    many times, which never ends.
+    """
+    for each, why in reversed(list(_chain(error))):
+        trace = each.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_ENGINE):
+            trace = trace.tb_next
+        if trace is not None:
+            yield "Traceback (most recent call last):\n"
+            yield from traceback.format_tb(trace, limit=-_MOST_FRAMES)
+        name, text = _own_text(each)
+        yield f"{name}: {_shortened(text, _LONGEST_PART)}\n"
+        yield from (f"{note}\n" for note in _notes(each))
+        if isinstance(each, BaseExceptionGroup) and levels:
+            for member in each.exceptions[: room[0]]:
+                room[0] -= 1
+                lines = "".join(_told(member, room, levels - 1)).splitlines()
+                yield from (f"  | {line}\n" for line in lines)
+        if why:
+            yield f"\n{why}\n\n"
+
+
+def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
+    """Yield an exception and those behind it, with what each of those was to the one before."""
+    why, seen = "", set[int]()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen and len(seen) < _LONGEST_CHAIN:
+        seen.add(id(following))
+        yield following, why
+        if following.__cause__ is not None or following.__suppress_context__:
+            why = "The above exception was the direct cause of the following exception:"
+            following = following.__cause__
+        else:
+            why = "During handling of the above exception, another exception occurred:"
+            following = following.__context__
+
+
+def _lines(error: BaseException) -> tuple[tuple[str, int], ...]:
+    frames = traceback.walk_tb(error.__traceback__)
+    return tuple((frame.f_code.co_filename, line) for frame, line in frames)
 
 
 def raised_at(error: BaseException, body: Callable[..., object]) -> str:
@@ -117,10 +330,10 @@ def raised_at(error: BaseException, body: Callable[..., object]) -> str:
     if not inspect.isfunction(function):
         return ""
     file = function.__code__.co_filename
-    step = error.__cause__ if isinstance(error, StepFailedError) else None
-    for each in (step, error):
-        frames = traceback.walk_tb(None if each is None else each.__traceback__)
-        lines = [line for frame, line in frames if frame.f_code.co_filename == file]
+    error = original(error)
+    steps = _CAME_BY.get(error, ()) if isinstance(error, StepFailedError) else ()
+    for came_by in (steps, _lines(error)):
+        lines = [line for where, line in came_by if where == file]
         if lines:
             return f"{file}:{lines[-1]}"
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,13 +13,17 @@ if TYPE_CHECKING:
 
 __all__ = ["NO_RETRY", "RetryPolicy"]
 
+_MOST_DOUBLINGS = 60
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """Tries within one dispatch; each wait is twice the one before, plus jitter.
 
     ``attempts`` counts the first try too; ``on`` says which exceptions are worth another
-    try (classes, or a function of the exception); waits are in milliseconds. Raises
+    try (classes, or a function of the exception); waits are in milliseconds. An exception
+    group is worth one when it is named itself, or when all that it holds is. What is no
+    `Exception`, as `SystemExit`, is tried again only where its class is named. Raises
     `ConfigError` for fewer than one attempt or a negative wait.
     """
 
@@ -26,7 +31,9 @@ class RetryPolicy:
     wait_initial_ms: int = 100
     wait_max_ms: int = 5_000
     wait_jitter_ms: int = 1_000
-    on: type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool] = Exception
+    on: type[BaseException] | tuple[type[BaseException], ...] | Callable[[Exception], bool] = (
+        Exception
+    )
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
@@ -37,6 +44,24 @@ class RetryPolicy:
             if value < 0:
                 message = f"{name} must not be negative, it is {value}"
                 raise ConfigError(message)
+
+    def covers(self, error: BaseException) -> bool:
+        """Whether an exception is worth another try. Raises what a function ``on`` raises."""
+        return self._names(error) or (
+            isinstance(error, BaseExceptionGroup) and all(map(self.covers, error.exceptions))
+        )
+
+    def wait_ms(self, *, after: int) -> float:
+        """Return how long to wait after a failed attempt, counted from 1."""
+        grown = self.wait_initial_ms * 2.0 ** min(after - 1, _MOST_DOUBLINGS)
+        jitter = random.uniform(0, self.wait_jitter_ms)  # noqa: S311 - no secret
+        return min(grown + jitter, self.wait_max_ms)
+
+    def _names(self, error: BaseException) -> bool:
+        on = self.on
+        if isinstance(on, type | tuple):
+            return isinstance(error, on)
+        return isinstance(error, Exception) and bool(on(error))
 
 
 NO_RETRY = RetryPolicy(attempts=1)

@@ -9,25 +9,23 @@ is journalled before the body sees it.
 from __future__ import annotations
 
 import inspect
-import logging
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rulvar.core.engine.attempts import begin_again
-from rulvar.core.engine.outcome import Failure, describe_error
+from rulvar.core.engine.outcome import Failure
 from rulvar.core.engine.replay import Answered, Fresh
-from rulvar.core.errors import StepFailedError
 from rulvar.core.journal import JournalEntry
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from rulvar.core.engine.outcome import Caught
     from rulvar.core.engine.segment import Segment
+    from rulvar.core.errors import RunError
 
-__all__ = ["Opened", "Scope", "step_failure", "unwrap"]
-
-_log = logging.getLogger("rulvar.engine")
+__all__ = ["Opened", "Scope", "error_of", "unwrap"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +46,10 @@ class Scope:
     def __init__(self, segment: Segment, path: str = "") -> None:
         self.segment = segment
         self.path = path
+
+    async def boundary(self) -> None:
+        """Pass, or be told that the segment has ended: the place between two calls."""
+        await self.segment.boundary(self.path)
 
     @contextmanager
     def alone(self, name: str) -> Iterator[None]:
@@ -131,23 +133,24 @@ class Scope:
         )
         return await self.segment.append(draft)
 
+    async def failed(self, opening: JournalEntry, caught: Caught) -> BaseException:
+        """Journal that a call raised; return what the body gets, made of that entry.
 
-def step_failure(name: str, error: BaseException, *, attempts: int = 1) -> Failure:
-    """Return the failure of a call that raised ``error``."""
-    kind, text = describe_error(error)
-    _log.info("step %r failed after %d attempts", name, attempts, exc_info=error)
-    return Failure(
-        code=StepFailedError.code,
-        message=f"step {name!r} failed: {kind}: {text}",
-        error_type=kind,
-        step=name,
-        attempts=attempts,
-    )
+        Raise it outside of an ``except``, or the body sees a ``__context__`` that a replay
+        has not. Raises `SegmentEnded`.
+        """
+        answer = await self.answer(opening, failure=caught.failure)
+        return caught.raised_again(error_of(answer, self.segment.run_id))
 
 
 def unwrap(answer: JournalEntry, run_id: str) -> object:
     """Return an answer's value, or raise the failure that was journalled."""
     if answer.status == "error":
-        failure = Failure.from_json(answer.error or {"message": f"{answer.key!r} failed"})
-        raise failure.to_error(run_id)
+        raise error_of(answer, run_id)
     return answer.value
+
+
+def error_of(answer: JournalEntry, run_id: str) -> RunError:
+    """Return the exception for a failure that was journalled."""
+    failure = Failure.from_json(answer.error or {"message": f"{answer.key!r} failed"})
+    return failure.to_error(run_id)

@@ -1,8 +1,7 @@
 """A live segment: what one execution of a run knows while it lives, on one event loop.
 
-It ends once, for one of the reasons in `Ending`, listed in the order in which they win: a
-lost run is lost whatever else happened. From then on every call on its contexts raises
-`SegmentEnded`, and the body's task is cancelled.
+It ends once, for one of the reasons in `control.Ending`. From then on every call on its
+contexts raises `SegmentEnded`, and the body's task is cancelled.
 
 A *strand* is a line of execution of the body: the body itself and each branch of a
 ``parallel``. A strand is parked while it waits for a suspension, or for its branches. When
@@ -13,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
-from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from rulvar.core.engine.control import SegmentEnded
+from rulvar.core.engine.afterlife import Afterlife
+from rulvar.core.engine.control import WHY, Ending, SegmentEnded
 from rulvar.core.engine.outcome import Failure
 from rulvar.core.engine.schemas import answered_already, check_resolution, choose_wait
 from rulvar.core.errors import (
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.parts import ChildHandle, Parts
     from rulvar.core.engine.replay import Replay
 
-__all__ = ["CURRENT", "Ending", "Segment", "child_is_live", "inside"]
+__all__ = ["CURRENT", "Segment", "child_is_live", "entering", "inside"]
 
 T = TypeVar("T")
 
@@ -62,27 +61,12 @@ def inside() -> Segment | None:
     return current
 
 
-class Ending(IntEnum):
-    """Why a segment ended; the lower number wins."""
-
-    LOST = 1
-    FAILED = 2
-    DELETED = 3
-    CANCELLED = 4
-    STOPPED = 5
-    SUSPENDED = 6
-    FINISHED = 7
-
-
-_WHY = {
-    Ending.LOST: "it lost the run to a successor",
-    Ending.FAILED: "it could not go on",
-    Ending.DELETED: "its run was deleted",
-    Ending.CANCELLED: "its run was cancelled",
-    Ending.STOPPED: "it was asked to stop",
-    Ending.SUSPENDED: "its run is suspended",
-    Ending.FINISHED: "its body has returned",
-}
+async def entering() -> Segment | None:
+    """Return the segment that is calling, as `inside`; one that calls again waits for ever."""
+    current = CURRENT.get()
+    if current is not None and current.has_ended:
+        await current.refuse("an engine")
+    return current
 
 
 def child_is_live(run_id: str, child_id: str) -> LeaseHeldError:
@@ -115,6 +99,8 @@ class Segment:
         self.body: asyncio.Task[object] | None = None
         self.over: asyncio.Future[object] = self.loop.create_future()
         self.failure: Exception | None = None
+        self.left_behind: asyncio.Future[object] = self.loop.create_future()
+        self._afterlife = Afterlife()
         self.children: dict[str, ChildHandle] = {}
         self.waits: dict[int, str | None] = {}
         self._draining = False
@@ -130,12 +116,33 @@ class Segment:
 
     # --- the end --------------------------------------------------------------------------
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has: no call begins any more."""
+        return self.ending is not None or self.lost is not None
+
     def check(self) -> None:
         """Raise `SegmentEnded` when this segment has ended."""
-        if self.lost is not None:
-            raise SegmentEnded(_WHY[Ending.LOST]) from self.lost
-        if self.ending is not None:
-            raise SegmentEnded(_WHY[self.ending])
+        if self.has_ended:
+            raise self._why() from self.lost
+
+    def _why(self) -> SegmentEnded:
+        ending = Ending.LOST if self.lost is not None else self.ending
+        return SegmentEnded(WHY[ending or Ending.FINISHED])
+
+    async def refuse(self, scope: str) -> NoReturn:
+        """Raise `SegmentEnded` to the first call of a scope; a later one stays: `Afterlife`."""
+        why = self._why()
+        why.__cause__ = self.lost
+        ours = CURRENT.get() is self
+        await self._afterlife.refuse(scope, why, ours=ours, on_stay=self._stays)
+
+    def _stays(self) -> bool:
+        """Tell the driver that the body's own task stays; it buries that."""
+        is_body = asyncio.current_task() is self.body
+        if is_body and not self.left_behind.done():
+            self.left_behind.set_result(None)
+        return is_body
 
     def end(self, ending: Ending) -> None:
         """End for a reason, unless a stronger one came first; cancels the body."""
@@ -199,14 +206,14 @@ class Segment:
             except SupersededError as error:
                 self.lose(error)
                 self.end(Ending.LOST)
-                raise SegmentEnded(_WHY[Ending.LOST]) from error
+                raise SegmentEnded(WHY[Ending.LOST]) from error
             except SegmentEnded:
                 raise
             except BaseException as error:
                 if self.door.failure is not error:
                     raise  # refused by the claim, or cancelled: the door goes on
                 self.end(Ending.FAILED)
-                raise SegmentEnded(_WHY[Ending.FAILED]) from error
+                raise SegmentEnded(WHY[Ending.FAILED]) from error
 
     async def get_blob(self, ref: str) -> bytes | None:
         """Return a blob; raises `SegmentEnded` when the store cannot tell."""
@@ -218,7 +225,7 @@ class Segment:
     def failed_by(self, error: Exception) -> SegmentEnded:
         """End because of the stores, which is no outcome of a call: the run can be resumed."""
         self.fail(error)
-        return SegmentEnded(_WHY[Ending.FAILED])
+        return SegmentEnded(WHY[Ending.FAILED])
 
     async def put_blob(self, ref: str, blob: bytes) -> None:
         """Replace a blob through the door.
@@ -232,7 +239,7 @@ class Segment:
         except SupersededError as error:
             self.lose(error)
             self.end(Ending.LOST)
-            raise SegmentEnded(_WHY[Ending.LOST]) from error
+            raise SegmentEnded(WHY[Ending.LOST]) from error
         except StoreError as error:
             raise self.failed_by(error) from error
 
@@ -286,9 +293,10 @@ class Segment:
         if self._running == 0:
             self.loop.call_soon(self._suspend_if_idle)
 
-    async def boundary(self) -> None:
+    async def boundary(self, scope: str) -> None:
         """Pass, or wait for the end when the segment drains: the place between two calls."""
-        self.check()
+        if self.has_ended:
+            await self.refuse(scope)
         if self._draining:
             self.strand_rests()
             try:
@@ -473,7 +481,7 @@ class Segment:
         except SupersededError as error:
             self.lose(error)
             self.end(Ending.LOST)
-            raise SegmentEnded(_WHY[Ending.LOST]) from error
+            raise SegmentEnded(WHY[Ending.LOST]) from error
 
     def drain(self) -> None:
         """Begin no further call; stop when those under way have been journalled."""

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from typing import TYPE_CHECKING
 
+from rulvar.core.engine.outcome import caught, one_line
 from rulvar.core.engine.replay import Answered
-from rulvar.core.engine.scope import step_failure, unwrap
+from rulvar.core.engine.scope import error_of, unwrap
+from rulvar.core.engine.usercode import UserCode, original
 from rulvar.core.values import normalize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rulvar.core.engine.outcome import Failure
+    from tenacity import RetryCallState
+
+    from rulvar.core.engine.outcome import Caught
     from rulvar.core.engine.retry import RetryPolicy
     from rulvar.core.engine.scope import Opened, Scope
     from rulvar.core.engine.segment import Segment
 
-__all__ = ["call", "step"]
+__all__ = ["call", "step", "user_code"]
+
+_log = logging.getLogger("rulvar.engine")
 
 
 async def step(
@@ -47,55 +54,94 @@ async def _perform(
     name = opening.key
     segment.executed += 1
     segment.tell("step.started", name=name, epoch=opening.epoch, seq=opening.seq)
-    attempts = _Attempts()
-    failure: Failure | None = None
-    cause: Exception | None = None
+    attempts = _Attempts(segment, opened, retry)
+    failed: Caught | None = None
     value: object = None
     try:
-        value = normalize(await _try(segment, function, args, retry, attempts))
+        with user_code(segment):  # also the policy's own function, and a result of odd classes
+            value = normalize(await attempts.until_one_works(function, args))
     except Exception as error:  # noqa: BLE001 - journalled, then raised
-        cause = error
-        failure = step_failure(name, error, attempts=attempts.made)
+        failed = caught(name, error, attempts=attempts.made)
+    failure = None if failed is None else failed.failure
     answer = await scope.answer(opening, value, failure=failure)
     segment.tell(
-        "step.finished", name=name, epoch=answer.epoch, detail=answer.status, seq=opening.seq
+        "step.finished",
+        name=name,
+        epoch=answer.epoch,
+        detail=answer.status,
+        seq=opening.seq,
+        count=attempts.made,
     )
-    if failure is not None:
-        raise failure.to_error(segment.run_id) from cause
+    if failed is not None:
+        # Not inside the `except`: a replay's error has no context either.
+        raise failed.raised_again(error_of(answer, segment.run_id))
     return value
 
 
 class _Attempts:
-    """How often a step was tried."""
+    """The tries of one step in this segment."""
 
-    made = 0
+    def __init__(self, segment: Segment, opened: Opened, retry: RetryPolicy) -> None:
+        self.made = 0
+        self._segment = segment
+        self._opening = opened.entry
+        self._retry = retry
+
+    async def until_one_works(
+        self, function: Callable[..., object], args: tuple[object, ...]
+    ) -> object:
+        """Return the value of the first try that works; raise what the last one raised."""
+        if self._retry.attempts == 1:
+            return await self._try(function, args)
+        import tenacity  # noqa: PLC0415 - only a step that retries needs it
+
+        retry = self._retry
+        tries = tenacity.AsyncRetrying(
+            stop=tenacity.stop_after_attempt(retry.attempts),
+            retry=tenacity.retry_if_exception(self._is_worth_another),
+            wait=lambda state: retry.wait_ms(after=state.attempt_number) / 1000,
+            before_sleep=self._told,
+            reraise=True,
+        )
+        return await tries(self._try, function, args)
+
+    async def _try(self, function: Callable[..., object], args: tuple[object, ...]) -> object:
+        self.made += 1
+        return await call(self._segment, function, args)
+
+    def _is_worth_another(self, error: BaseException) -> bool:
+        # What is no Exception here did not come from the step.
+        return isinstance(error, Exception) and self._retry.covers(original(error))
+
+    def _told(self, state: RetryCallState) -> None:
+        wait = state.upcoming_sleep
+        outcome = state.outcome
+        raised = None if outcome is None else outcome.exception()
+        what = "" if raised is None else one_line(original(raised))
+        name = self._opening.key
+        _log.warning(
+            "run %r: step %r: attempt %d of %d failed (%s); retrying in %.3g s",
+            self._segment.run_id,
+            name,
+            self.made,
+            self._retry.attempts,
+            what,
+            wait,
+        )
+        self._segment.tell(
+            "step.retried",
+            name=name,
+            epoch=self._opening.epoch,
+            detail=what,
+            seq=self._opening.seq,
+            count=self.made,
+            duration_ms=wait * 1000,
+        )
 
 
-async def _try(
-    segment: Segment,
-    function: Callable[..., object],
-    args: tuple[object, ...],
-    retry: RetryPolicy,
-    attempts: _Attempts,
-) -> object:
-    if retry.attempts == 1:
-        attempts.made = 1
-        return await call(segment, function, args)
-    import stamina  # noqa: PLC0415 - only a step that retries needs it
-
-    async for attempt in stamina.retry_context(
-        on=retry.on,
-        attempts=retry.attempts,
-        timeout=None,
-        wait_initial=retry.wait_initial_ms / 1000,
-        wait_max=retry.wait_max_ms / 1000,
-        wait_jitter=retry.wait_jitter_ms / 1000,
-    ):
-        with attempt:
-            attempts.made = attempt.num
-            return await call(segment, function, args)
-    message = "a retry loop ended without a result or an error"
-    raise AssertionError(message)
+def user_code(segment: Segment) -> UserCode:
+    """Surround code of the user's that is called here; see `UserCode`."""
+    return UserCode(lambda: segment.has_ended)
 
 
 async def call(
@@ -103,15 +149,19 @@ async def call(
 ) -> object:
     """Call user code: an async function here, a plain one in a thread of its own.
 
-    Raises `SegmentEnded` instead when the segment has ended, also while it waited for a thread.
+    Raises an `Exception` of the code as it is, and `RaisedError` for anything else that it
+    raised; `SegmentEnded` instead when the segment has ended, also while it waited for a
+    thread.
     """
-    if inspect.iscoroutinefunction(function):
-        segment.check()
-        return await function(*args)
+    with user_code(segment):
+        if inspect.iscoroutinefunction(function):
+            segment.check()
+            return await function(*args)
 
-    def begin() -> object:
-        segment.check()
-        return function(*args)
+        def begin() -> object:
+            with user_code(segment):
+                segment.check()
+                return function(*args)
 
-    result = await segment.parts.step_threads.call_abandonable(begin)
-    return await result if inspect.isawaitable(result) else result
+        result = await segment.parts.step_threads.call_abandonable(begin)
+        return await result if inspect.isawaitable(result) else result

@@ -21,9 +21,10 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
+from rulvar.core.engine.outcome import caught
 from rulvar.core.engine.replay import Answered
-from rulvar.core.engine.scope import step_failure, unwrap
-from rulvar.core.engine.steps import call
+from rulvar.core.engine.scope import unwrap
+from rulvar.core.engine.steps import call, user_code
 from rulvar.core.errors import ConfigError
 from rulvar.core.values import normalize
 from rulvar.core.wire import json_text, parse_time, parse_value
@@ -31,6 +32,7 @@ from rulvar.core.wire import json_text, parse_time, parse_value
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rulvar.core.engine.outcome import Caught
     from rulvar.core.engine.scope import Scope
     from rulvar.core.journal import JournalEntry
 
@@ -197,12 +199,14 @@ async def turns(scope: Scope, name: str, plan: Plan, deadline_at: str | None) ->
     if isinstance(opened, Answered):
         return Turns.from_json(unwrap(opened.answer, segment.run_id))
     loop = _Loop(scope, opened.entry, plan)
+    failed: Caught | None = None
     try:
-        outcome = await loop.run(opened.before)
-    except Exception as error:
-        failure = step_failure(name, error)
-        await scope.answer(opened.entry, failure=failure)
-        raise failure.to_error(segment.run_id) from error
+        with user_code(segment):  # also when to compact, and states of odd classes
+            outcome = await loop.run(opened.before)
+    except Exception as error:  # noqa: BLE001 - journalled, then raised
+        failed = caught(name, error)
+    if failed is not None:
+        raise await scope.failed(opened.entry, failed)
     await scope.answer(opened.entry, outcome.to_json())
     return Turns.from_json(parse_value(json_text(outcome.to_json())))
 
@@ -235,7 +239,7 @@ class _Loop:
             limit = self._limit()
             if limit is not None:
                 return self._end(limit, None)
-            await self._segment.boundary()
+            await self._scope.boundary()
             number = self._at.turns
             self._tell("turn.started", number)
             try:

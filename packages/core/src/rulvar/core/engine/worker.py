@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rulvar.core.checks import MAX_INTEGER, check_integer
 from rulvar.core.engine.sweep import Sweeper, choose
+from rulvar.core.engine.usercode import UserCode
 from rulvar.core.errors import (
     LeaseHeldError,
     OutcomeUnknownError,
@@ -264,7 +265,8 @@ class Worker:
         if self._on_result is None:
             return
         try:
-            self._on_result(result)
+            with UserCode(lambda: False):
+                self._on_result(result)
         except Exception:  # noqa: BLE001 - logged: it never hurts a run
             _log.exception("on_result raised for run %r", result.run_id)
 

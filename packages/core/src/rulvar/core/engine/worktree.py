@@ -17,9 +17,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from rulvar.core.engine import git
+from rulvar.core.engine.outcome import caught
 from rulvar.core.engine.replay import Answered
-from rulvar.core.engine.scope import step_failure, unwrap
-from rulvar.core.engine.steps import call
+from rulvar.core.engine.scope import unwrap
+from rulvar.core.engine.steps import call, user_code
 from rulvar.core.errors import ConfigError, StoreCorruptError
 from rulvar.core.values import normalize
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from rulvar.core.engine.outcome import Caught
     from rulvar.core.engine.scope import Scope
     from rulvar.core.engine.segment import Segment
     from rulvar.core.journal import JournalEntry
@@ -92,15 +94,18 @@ async def _perform(
     segment, name = scope.segment, opening.key
     segment.executed += 1
     segment.tell("worktree.started", name=name, epoch=opening.epoch, seq=opening.seq)
+    failed: Caught | None = None
     try:
-        value, changes = await _work(segment, opening, repo, body)
+        with user_code(segment):  # also a result of odd classes
+            value, changes = await _work(segment, opening, repo, body)
         ref = f"{segment.run_id}/patch/{opening.seq}"
         await segment.put_blob(ref, changes.patch)
-    except Exception as error:
-        failure = step_failure(name, error)
-        await scope.answer(opening, failure=failure)
+    except Exception as error:  # noqa: BLE001 - journalled, then raised
+        failed = caught(name, error)
+    if failed is not None:
+        error_of_it = await scope.failed(opening, failed)
         segment.tell("worktree.finished", name=name, detail="error", seq=opening.seq)
-        raise failure.to_error(segment.run_id) from error
+        raise error_of_it
     facts: dict[str, object] = {
         "value": value,
         "ref": ref,
