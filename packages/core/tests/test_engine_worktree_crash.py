@@ -162,7 +162,7 @@ def test_the_next_segment_clears_what_a_killed_process_left(
 def test_a_later_segment_clears_what_an_older_one_left_of_any_dispatch(bench: Bench) -> None:
     asyncio.run(bench.run())
     bench.forget_answer()
-    [place] = Path(tempfile.gettempdir()).glob("rulvar-worktrees-*/*")
+    [place] = Path(tempfile.gettempdir()).glob("rulvar-worktrees-*/*/*")
     run = bench.paths[0].name.partition("-")[0]
     older, later = f"{run}-d9-s1-e1-tree", f"{run}-d9-s7-e7-tree"
     for name in (older, later):
@@ -176,7 +176,7 @@ def test_a_later_segment_clears_what_lies_in_another_temp_folder(
 ) -> None:
     asyncio.run(bench.run())
     bench.forget_answer()
-    [place] = Path(tempfile.gettempdir()).glob("rulvar-worktrees-*/*")
+    [place] = Path(tempfile.gettempdir()).glob("rulvar-worktrees-*/*/*")
     run = bench.paths[0].name.partition("-")[0]
     older, moved = (place / f"{run}-d{number}-s1-e1-tree" for number in (1, 2))
     for path in (older, moved):
@@ -194,7 +194,7 @@ def test_a_later_segment_clears_what_lies_in_another_temp_folder(
 
 def leftovers_of_others(bench: Bench, tmp_path: Path) -> list[str]:
     """Make a worktree of another run, and one of the owner's that is not there just now."""
-    [place] = (tmp_path / "temp").glob("rulvar-worktrees-*/*")
+    [place] = (tmp_path / "temp").glob(f"rulvar-worktrees-*/{os.getpid()}-*/*")
     other = place / f"{'0' * 16}-d1-s1-e1-tree"
     git(bench.repo, "worktree", "add", "-q", "--detach", str(other))
     git(bench.repo, "worktree", "add", "-q", "--detach", str(tmp_path / "usb"))

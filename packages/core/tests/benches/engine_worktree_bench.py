@@ -105,7 +105,7 @@ class Bench:
 def leftovers() -> list[str]:
     return sorted(
         path.name
-        for place in Path(tempfile.gettempdir()).glob("rulvar-worktrees-*/*")
+        for place in Path(tempfile.gettempdir()).glob("rulvar-worktrees-*/*/*")
         for path in place.iterdir()
     )
 

@@ -287,7 +287,7 @@ def _no_worktree(job: Job) -> Iterator[Finding]:
     trees = [line for line in listed.stdout.splitlines() if line.startswith("worktree ")]
     if len(trees) > 1:
         yield Finding("worktrees", "git knows of none but the repository's own", f"{trees[1:]}")
-    left = [path.name for path in (job.folder / "tmp").glob("rulvar-worktrees-*/*/*")]
+    left = [path.name for path in (job.folder / "tmp").glob("rulvar-worktrees-*/*/*/*")]
     if left:
         yield Finding("worktrees", "no folder of a worktree in the temp folder", f"{left}")
 

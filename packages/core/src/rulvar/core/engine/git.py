@@ -11,14 +11,13 @@ import hashlib
 import os
 import re
 import shutil
-import stat
 import subprocess
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rulvar.core.engine.temporary import in_use_by_another, own_folder
 from rulvar.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -163,32 +162,46 @@ def _common(repo: str) -> Path:
 
 
 def place_of(repo: str) -> Place:
-    """Return where the repository's worktrees lie; makes our folder, private to this user.
+    """Return where this process's worktrees of the repository lie; makes the folder.
 
-    Raises `ConfigError` as `resolve_base` does, and when somebody else owns the folder.
+    Clears away what dead processes left. Raises `ConfigError` as `resolve_base`
+    does, and when somebody else owns the place.
     """
     common = _common(repo)
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    ours = Path(tempfile.gettempdir()).resolve() / f"rulvar-worktrees-{user}"
-    ours.mkdir(mode=0o700, exist_ok=True)
-    facts = ours.lstat()
-    foreign = hasattr(os, "getuid") and (facts.st_uid != user or facts.st_mode & 0o022)
-    if not stat.S_ISDIR(facts.st_mode) or foreign:
-        message = f"{ours} is not a folder of this user alone: remove it, or set TMPDIR"
-        raise ConfigError(message)
+    ours = own_folder(_remove_dead)
     name = hashlib.sha256(os.fsencode(common)).hexdigest()[:16]
     folder = ours / name
     folder.mkdir(mode=0o700, exist_ok=True)
     return Place(repo, common, folder)
 
 
+def _remove_dead(process: Path) -> None:
+    """Remove a dead process's worktrees, and what git knows of them."""
+    for place in _listed(process):
+        for tree in _listed(place):
+            if _NAME.match(tree.name) and not tree.is_symlink():
+                _forget_dead(tree)
+    _remove_folder(process)
+
+
+def _forget_dead(tree: Path) -> None:
+    with suppress(OSError):
+        link = os.fsdecode((tree / ".git").read_bytes().rstrip(b"\r\n"))
+        admin = Path(link.removeprefix("gitdir: "))
+        back = Path(os.fsdecode((admin / "gitdir").read_bytes().rstrip(b"\r\n")))
+        if back == tree / ".git" and _ADMIN_NAME.match(admin.name):
+            _remove_folder(admin)
+
+
 def make_tree(place: Place, run: str, dispatch: int, tenure: Tenure, base: str) -> Tree:
     """Check ``base`` out into a new worktree, after clearing away what older segments left.
+
+    What lies in the folder of another process is left alone while that process lives.
 
     ``run`` is 16 hex digits that no other run has. Raises `GitError`.
     """
     _clear(place, run, dispatch, tenure)
-    place.folder.mkdir(mode=0o700, exist_ok=True)
+    place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = f"{run}-d{dispatch}-s{tenure.segment}-e{tenure.epoch}-tree"
     path = place.folder / name
     with_repo = ["--git-dir", str(place.common)]
@@ -238,16 +251,28 @@ def _remove(place: Place, name: str) -> None:
     admins = place.common / "worktrees"
     for path in _listed(admins):
         if _ADMIN_NAME.match(path.name) and path.name.rstrip("0123456789") == name:
-            _remove_elsewhere(path, name)
+            link = _link_of(path)
+            if link is not None and in_use_by_another(link.parent.parent.parent):
+                continue
+            _remove_elsewhere(path, name, link)
             _remove_folder(path)
     with suppress(OSError):
         admins.rmdir()  # as git does, when it was the last
 
 
-def _remove_elsewhere(admin: Path, name: str) -> None:
-    """Remove the worktree of a segment whose temp folder was another one: git knows where."""
+def _link_of(admin: Path) -> Path | None:
+    """Return the worktree's own ``.git`` as git knows it; None where it was cut short."""
     try:
-        link = Path(os.fsdecode((admin / "gitdir").read_bytes().rstrip(b"\r\n")))
+        return Path(os.fsdecode((admin / "gitdir").read_bytes().rstrip(b"\r\n")))
+    except OSError:
+        return None
+
+
+def _remove_elsewhere(admin: Path, name: str, link: Path | None) -> None:
+    """Remove the worktree of a segment in another folder than this process's: git knows where."""
+    if link is None:
+        return
+    try:
         mutual = os.fsdecode(link.read_bytes().rstrip(b"\r\n")) == f"gitdir: {admin}"
     except OSError:
         return  # gone already, or cut short by a crash
