@@ -161,7 +161,9 @@ def test_a_run_that_kills_its_process_in_a_step_is_not_taken_for_ever(folder: Pa
         (3, ["step boom"]),
         (4, ["step boom"]),
     ]
-    assert all(each["owner"] and each["ended"] == "lease-expired" for each in told)
+    # On the same machine a process is found to be gone at once, where the system tells.
+    assert {each["ended"] for each in told} <= {"process-gone", "lease-expired"}
+    assert all(each["owner"] for each in told)
     assert journal["takeovers"] == 2
     [call] = cast("list[dict[str, object]]", story["calls"])
     assert call["attempts"] == 3
@@ -171,7 +173,7 @@ def test_a_run_that_kills_its_process_in_a_step_is_not_taken_for_ever(folder: Pa
         stdout=subprocess.PIPE,
         text=True,
     ).stdout
-    for part in ("max_recoveries=2", "Deaths", "its lease ran out", "boom (attempt 3)"):
+    for part in ("max_recoveries=2", "Deaths", "step boom", "boom (attempt 3)"):
         assert part in text
 
 

@@ -95,6 +95,20 @@ def test_those_that_are_due_for_longest_come_first_and_not_the_lowest_ids() -> N
     assert bench.found() == ["c", "a", "b"]
 
 
+def test_whose_holder_is_gone_is_due_since_its_last_renewal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not since its segment began: a run that works for an hour is not due for an hour."""
+    bench = Bench()
+    bench.put("r", ago=3_600_000)
+    bench.store.acquire("r", "gone")
+    monkeypatch.setattr("rulvar.core.engine.sweep.holds", lambda _lease: False)
+    sweeper = replace(bench.sweeper(), lease_ttl_ms=bench.store.lease_ttl_ms)
+    [found] = sweeper.candidates(())
+    assert found.due_since == NOW
+    assert found.lease is not None
+
+
 def test_no_run_waits_for_ever_behind_more_than_a_sweep_looks_at() -> None:
     bench = Bench()
     for number in range(450):

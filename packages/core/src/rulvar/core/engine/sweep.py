@@ -103,7 +103,8 @@ class _Seen:
 class Sweeper:
     """Finds candidates, and remembers what it has seen of suspended and broken runs.
 
-    ``code`` says what this process calls the code of a workflow. What is remembered of a run
+    ``code`` says what this process calls the code of a workflow; ``lease_ttl_ms`` is how long
+    the store's leases live. What is remembered of a run
     is forgotten once a round of the catalogue has passed without it.
     """
 
@@ -111,6 +112,7 @@ class Sweeper:
     clock: Clock
     workflows: Mapping[str, Workflow]
     code: Callable[[Workflow], str]
+    lease_ttl_ms: int = 0
     set_aside: dict[str, Generation] = field(default_factory=dict)
     _resting: dict[str, int] = field(default_factory=dict)
     _seen: dict[str, _Seen] = field(default_factory=dict)
@@ -256,8 +258,12 @@ class Sweeper:
         """Return since when a run waits for a worker, in Unix milliseconds."""
         if meta.status == "suspended" and meta.wake_at is not None and self._due(meta):
             return _ms(meta.wake_at)
-        ran_out = 0 if lease is None else lease.expires_at
-        return max(_ms(meta.updated_at), ran_out)
+        since = _ms(meta.updated_at)
+        if lease is not None:
+            # Of a holder that is gone before its lease has run out, the last renewal is known.
+            renewed_at = lease.expires_at - self.lease_ttl_ms
+            since = max(since, renewed_at if lease.live else lease.expires_at)
+        return since
 
     def _has_grown(self, meta: RunMeta) -> bool:
         """Whether anything came after the settle that suspended the run, or of a child."""

@@ -103,7 +103,9 @@ class Worker:
         self._retained_at = -math.inf
         self._on_result = on_result
         parts = engine.parts
-        self._sweeper = Sweeper(parts.reads, parts.clock, engine.workflows, parts.code)
+        self._sweeper = Sweeper(
+            parts.reads, parts.clock, engine.workflows, parts.code, parts.lease_ttl_ms or 0
+        )
         self._alone: str | None = None
         self._running: dict[asyncio.Task[None], RunHandle] = {}
         self._report = WorkerReport()
