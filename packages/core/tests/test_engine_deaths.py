@@ -294,7 +294,7 @@ def test_fifty_orderly_stops_leave_the_count_at_nothing() -> None:
             begun.clear()
             async with bench.engine(long) as engine:
                 handle = engine.start(long, run_id="r")
-                await begun.wait()
+                await asyncio.wait_for(begun.wait(), 10)
                 if number % 2:
                     handle.let_go()
                     assert (await handle.result()).status == "running"

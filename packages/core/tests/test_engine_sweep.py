@@ -13,13 +13,17 @@ from rulvar.core.engine.reads import Reads
 from rulvar.core.engine.sweep import Candidate, Sweeper, choose
 from rulvar.core.engine.workflow import code_of
 from rulvar.core.errors import ConfigError
-from rulvar.core.records import Blocked, RunMeta
+from rulvar.core.journal import JournalEntry, encode_entry
+from rulvar.core.records import Blocked, JournalRecord, RunMeta
 from rulvar.core.stores import Stores
-from rulvar.core.testing import ManualClock, ReferenceStore
+from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
 from rulvar.core.wire import format_time
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rulvar.core.engine import Context, Workflow
+    from rulvar.core.testing import StoreCall
 
 NOW = 1_700_000_000_000
 
@@ -77,6 +81,17 @@ class Bench:
             workflow_version="2",
         )
         self.store.put_meta(replace(row, **facts))  # type: ignore[arg-type]
+
+    def has_died(self, run_id: str, times: int) -> None:
+        """Leave a run as that many deaths in a row do."""
+        row = self.store.get_meta(run_id)
+        assert row is not None
+        for number in range(1, times + 1):
+            seq = self.store.load(run_id)[-1].seq + 1
+            value = {"decisionType": "recovered", "count": number, "segment": -number}
+            entry = JournalEntry(seq=seq, kind="decision", status="ok", value=value)
+            self.store.append(run_id, JournalRecord(seq=seq, payload=encode_entry(entry)))
+        self.store.put_meta(replace(row, recoveries=times))
 
     def found(self, sweeper: Sweeper | None = None) -> list[str]:
         sweeper = sweeper or self.sweeper()
@@ -228,6 +243,58 @@ def test_a_worker_executes_a_suspected_run_last_and_alone() -> None:
     assert set(order[:3]) == {"z1", "z2", "z3"}
     assert order[3:] == ["suspect-1", "suspect-2"]
     assert alone == [True, True]
+
+
+def test_nothing_is_taken_beside_a_suspected_run_until_it_has_got_something_done() -> None:
+    bench = Bench()
+    begun, first, second = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+    looks = 0
+    order: list[str] = []
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        async def wait_for(gate: asyncio.Event) -> None:
+            order.append(ctx.run_id)
+            begun.set()
+            await gate.wait()
+
+        await ctx.await_external("go")
+        if ctx.run_id == "suspect":
+            await ctx.step("first", wait_for, first)
+            await ctx.step("second", wait_for, second)
+        else:
+            order.append(ctx.run_id)
+            second.set()
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        nonlocal looks
+        if order == ["suspect"] and call.method == "get_meta" and call.run_id == "suspect":
+            looks += 1
+            if looks == 20:  # so many sweeps had their chance
+                loops[0].call_soon_threadsafe(first.set)
+        return perform()
+
+    async def main() -> dict[str, int]:
+        loops.append(asyncio.get_running_loop())
+        async with Engine(bench.pair, [job], clock=bench.clock, linger_ms=0) as engine:
+            for name in ("suspect", "healthy"):
+                await engine.run(job, run_id=name)
+            await engine.resolve("suspect", "go")
+        bench.has_died("suspect", 2)
+        watched = WatchedStores(bench.pair, around=around)
+        async with Engine(watched, [job], clock=bench.clock, linger_ms=0) as engine:
+            worker = Worker(engine, concurrency=2, poll_interval_ms=5)
+            task = asyncio.create_task(worker.run())
+            await begun.wait()
+            await engine.resolve("healthy", "go")
+            await second.wait()
+            worker.stop(grace_ms=30_000)
+            return (await task).outcomes
+
+    assert asyncio.run(asyncio.wait_for(main(), 30)) == {"ok": 2}
+    assert order == ["suspect", "suspect", "healthy"]
+    assert looks >= 20
 
 
 # --- identity -------------------------------------------------------------------------------

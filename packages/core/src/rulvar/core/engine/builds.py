@@ -13,6 +13,7 @@ import inspect
 import sys
 import threading
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def build_of(body: Callable[..., object], /) -> str:
     """Return the name of the build that a body belongs to: the same text, the same name."""
     function = inspect.unwrap(body)
     module = sys.modules.get(getattr(function, "__module__", None) or "")
-    home = None if module is None else _home(module)
+    home = None if module is None or _is_typed_in(function, module) else _home(module)
     if home is None:
         return _digest_of(function)
     name, package = home
@@ -46,10 +47,17 @@ def build_of(body: Callable[..., object], /) -> str:
     return known or _digest_of(function)
 
 
-def _home(module: ModuleType) -> tuple[str, ModuleType] | None:
+def _is_typed_in(function: object, module: ModuleType) -> bool:
+    """Whether it comes from a prompt or a cell of a notebook: no file of a program has it."""
+    if module.__name__ != "__main__":
+        return False
+    file = getattr(module, "__file__", None)
+    code = getattr(function, "__code__", None)
+    return not file or (code is not None and Path(code.co_filename).absolute() != Path(file))
+
+
+def _home(module: ModuleType) -> tuple[str, ModuleType]:
     """Return the outermost regular package around a module, or the module itself."""
-    if module.__name__ == "__main__" and not getattr(module, "__file__", None):
-        return None  # a prompt or a notebook: its cells have no sources of their own
     spec = getattr(module, "__spec__", None)  # of a program that was started with -m
     parts = (module.__name__ if spec is None else spec.name).split(".")
     for length in range(1, len(parts)):
