@@ -117,6 +117,49 @@ def test_an_undecodable_record_is_reported_with_its_place(tmp_path: Path) -> Non
                 store.load(run_id)
 
 
+@pytest.mark.parametrize(
+    ("payloads", "position"),
+    [
+        (['{"seq":0}', '{"seq":1}', '{"seq":1,"again":true}'], 2),
+        (['{"seq":0}', '{"seq":7}', '{"seq":3}'], 2),
+        (['{"seq":0}', '{"no":"seq"}', '{"seq":2}'], 1),
+        (['{"seq":0}', '{"seq":1}', '{"seq":null}'], 2),
+        (['{"seq":0}', "[1]", '{"seq":2}'], 1),
+    ],
+)
+def test_what_another_writer_left_in_disorder_is_refused_by_both_reads(
+    tmp_path: Path, payloads: list[str], position: int
+) -> None:
+    path = tmp_path / "runs.db"
+    with SqliteStore(path) as store:
+        store.append("beside", record(0))
+        other = apsw.Connection(str(path))
+        insert = "INSERT INTO entries (run_id, payload) VALUES ('run', ?)"
+        for payload in payloads:
+            other.execute(insert, (payload,))
+        other.close()
+        for name, arguments in {"load": (), "load_after": (-1, 10)}.items():
+            with pytest.raises(StoreCorruptError) as corrupt:
+                getattr(store, name)("run", *arguments)
+            assert (corrupt.value.run_id, corrupt.value.position) == ("run", position)
+        assert store.load("beside") == store.load_after("beside", -1, 10) == [record(0)]
+
+
+def test_a_record_that_has_landed_blames_nobody(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "runs.db") as store:
+        lease = store.acquire("run", "owner")
+        for seq in (0, 1):
+            store.append("run", record(seq), lease=lease)
+        with pytest.raises(JournalOrderViolation, match="an earlier try has landed") as again:
+            store.append("run", record(1), lease=lease)
+        assert again.value.landed
+        other = JournalRecord(seq=1, payload=b'{"seq":1,"other":1}')
+        for stale in (other, record(0)):
+            with pytest.raises(JournalOrderViolation, match="another writer") as violation:
+                store.append("run", stale, lease=lease)
+            assert not violation.value.landed
+
+
 def test_every_field_of_a_row_round_trips(store: SqliteStore) -> None:
     meta = RunMeta(
         run_id="run",

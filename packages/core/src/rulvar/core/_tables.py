@@ -85,7 +85,10 @@ class Tables:
         """Add a record. Raises `JournalOrderViolation` (A5)."""
         records = self._run(run_id).records
         if records and record.seq <= records[-1].seq:
-            raise JournalOrderViolation(run_id=run_id, seq=record.seq, tail_seq=records[-1].seq)
+            tail = records[-1]
+            raise JournalOrderViolation(
+                run_id=run_id, seq=record.seq, tail_seq=tail.seq, landed=tail == record
+            )
         self._run_to_change(run_id).records.append(record)
 
     def records(self, run_id: str) -> tuple[JournalRecord, ...]:

@@ -216,8 +216,10 @@ def _explain(
 class JournalOrderViolation(StoreError):  # noqa: N818 - the name is part of the contract
     """The record's seq is not above the stored tail; it was not written.
 
-    ``seq`` was offered, ``tail_seq`` is stored where the store knows it. Never answered
-    with a higher seq: somebody else has written, so what the caller decided is stale.
+    ``seq`` was offered, ``tail_seq`` is stored where the store knows it. ``landed`` says that
+    the very record that was offered is the journal's last: an append that was tried again.
+    Never answered with a higher seq: where another writer has appended, what the caller
+    decided is stale.
     """
 
     code = "journal-order"
@@ -229,8 +231,14 @@ class JournalOrderViolation(StoreError):  # noqa: N818 - the name is part of the
         run_id: str,
         seq: int,
         tail_seq: int | None = None,
+        landed: bool = False,
     ) -> None:
-        if message is None:
+        if message is None and landed:
+            message = (
+                f"run {run_id!r}: this very record of seq {seq} is the journal's last already: an "
+                "earlier try has landed, nothing was written, and nothing needs to be"
+            )
+        elif message is None:
             message = (
                 f"run {run_id!r}: seq {seq} is not above the stored tail {tail_seq}; another "
                 "writer has appended: load the journal again and decide anew"
@@ -238,6 +246,7 @@ class JournalOrderViolation(StoreError):  # noqa: N818 - the name is part of the
         super().__init__(message, run_id=run_id)
         self.seq = seq
         self.tail_seq = tail_seq
+        self.landed = landed
 
 
 class StoreBusyError(StoreError):

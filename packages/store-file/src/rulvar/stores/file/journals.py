@@ -152,10 +152,14 @@ class Journals:
     def _extend(
         self, run_id: str, path: str, descriptor: int, end: _End, record: JournalRecord
     ) -> None:
-        if end.seq is not None and record.seq <= end.seq:
-            raise JournalOrderViolation(run_id=run_id, seq=record.seq, tail_seq=end.seq)
-        home = self._home
         line = encode_line(record)
+        if end.seq is not None and record.seq <= end.seq:
+            last = line[-_LAST_BYTES:]
+            landed = len(last) == end.last_size and _digest(last) == end.last
+            raise JournalOrderViolation(
+                run_id=run_id, seq=record.seq, tail_seq=end.seq, landed=landed
+            )
+        home = self._home
         home.doubt(run_id, partial(self._cut, run_id, path, end))
         try:
             write_all(home.files, descriptor, line)

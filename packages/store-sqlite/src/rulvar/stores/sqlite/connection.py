@@ -16,10 +16,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, TypeVar, cast
 
 import apsw
 
-from rulvar.core.errors import ConfigError, StoreBusyError, StoreCorruptError
+from rulvar.core.errors import ConfigError, StoreBusyError, StoreCorruptError, StoreError
 from rulvar.stores.sqlite import handles, schema
-from rulvar.stores.sqlite.errors import BUSY, FAILURES, translate
-from rulvar.stores.sqlite.filesystem import network_filesystem, other_names, who_blocks
+from rulvar.stores.sqlite.errors import BUSY, FAILURES, translate, what_is_missing
+from rulvar.stores.sqlite.filesystem import (
+    make_private,
+    network_filesystem,
+    other_names,
+    who_blocks,
+)
 from rulvar.stores.sqlite.forks import refuse_inherited
 from rulvar.stores.sqlite.handles import OpenFiles
 
@@ -31,6 +36,7 @@ __all__ = [
     "Durability",
     "Opened",
     "Patience",
+    "Permissions",
     "Settings",
     "birth",
     "busy_error",
@@ -41,6 +47,7 @@ __all__ = [
 ]
 
 Durability = Literal["full", "normal"]
+Permissions = Literal["private", "umask"]
 MEMORY = ":memory:"
 LOWEST_SQLITE = (3, 51, 3)
 _WAL_KEPT_BYTES = 16 * 1024 * 1024
@@ -73,6 +80,7 @@ class Settings:
     open_timeout_ms: int
     durability: Durability
     read_only: bool = False
+    permissions: Permissions = "private"
 
     @property
     def in_memory(self) -> bool:
@@ -161,6 +169,8 @@ def connect(settings: Settings) -> apsw.Connection:
             # Not even the last one to close moves the log into the database then.
             connection = apsw.Connection(settings.path, flags=apsw.SQLITE_OPEN_READONLY)
         else:
+            if settings.permissions == "private" and not settings.in_memory:
+                make_private(settings.path)
             connection = apsw.Connection(settings.path)
         handles.opened(connection, None if settings.in_memory else settings.path)
     connection.set_busy_timeout(0)
@@ -249,6 +259,10 @@ def birth(settings: Settings) -> Opened:
     and `ConfigError` for somebody else's file, or for none where it is only to be read.
     """
     if settings.read_only and not os.path.isfile(settings.path):  # noqa: PTH113
+        folder = os.path.dirname(settings.path)  # noqa: PTH120
+        if not os.access(folder, os.X_OK):
+            message = f"{settings.path} cannot be opened: {what_is_missing(settings.path)}"
+            raise StoreError(message)
         _refuse(
             f"there is no file {settings.path}, and looking makes none: check the path; the "
             "first run makes the file"

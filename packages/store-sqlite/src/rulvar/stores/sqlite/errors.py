@@ -18,7 +18,15 @@ from rulvar.core.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["BUSY", "FAILURES", "DefectError", "is_doubtful_commit", "translate", "was_rolled_back"]
+__all__ = [
+    "BUSY",
+    "FAILURES",
+    "DefectError",
+    "is_doubtful_commit",
+    "translate",
+    "was_rolled_back",
+    "what_is_missing",
+]
 
 BUSY: tuple[type[Exception], ...] = (apsw.BusyError, apsw.LockedError, apsw.ProtocolError)
 """Somebody else has the file just now: nothing happened, try again."""
@@ -75,6 +83,12 @@ def translate(
             f"no room to write to {path}; nothing was written: make room, then try again",
             run_id=run_id,
         )
+    if isinstance(error, apsw.CantOpenError | apsw.IOError) and no_descriptors():
+        return StoreError(
+            f"{path} cannot be opened: this process has no file descriptor left; nothing was "
+            "written: close files, or raise the limit of open ones (ulimit -n), then try again",
+            run_id=run_id,
+        )
     for kinds, build in _MEANINGS:
         if isinstance(error, kinds):
             return build(path, str(error), run_id)
@@ -92,18 +106,52 @@ def _corrupt(path: str, said: str, run_id: str | None) -> StoreError:
     )
 
 
-def _unwritable(path: str, said: str, run_id: str | None) -> StoreError:
+def _unopenable(path: str, said: str, run_id: str | None) -> StoreError:
     if _on_read_only_file_system(path):
         return StoreError(
             f"{path} is on a read-only file system, where it cannot be written, nor read: whoever "
             "reads it needs a file beside it; copy it with its -wal file to another place",
             run_id=run_id,
         )
-    return StoreError(
-        f"{path} cannot be opened for writing ({said}): check that its folder exists and that "
-        "this user may write the file and the folder",
-        run_id=run_id,
-    )
+    missing = what_is_missing(path)
+    return StoreError(f"{path} cannot be opened ({said}): {missing}", run_id=run_id)
+
+
+def what_is_missing(path: str) -> str:
+    """Say what keeps this user from opening a file, as far as the system tells."""
+    folder = os.path.dirname(path) or "."  # noqa: PTH120 - text in, text out
+    if not os.access(folder, os.X_OK):
+        return f"this user may not enter the folder {folder}"
+    beside = [f"{path}{end}" for end in ("-wal", "-shm")]
+    there = [name for name in beside if os.path.exists(name)]  # noqa: PTH110
+    for name in (path, *there):
+        if not os.access(name, os.R_OK) and os.path.exists(name):  # noqa: PTH110
+            return (
+                f"this user may not read {name}: let its owner allow that, for the database, its "
+                "-wal and its -shm alike (new files are private; permissions='umask' makes others)"
+            )
+    for name in (path, *there):
+        if not os.access(name, os.W_OK) and os.path.exists(name):  # noqa: PTH110
+            may = f"this user may read and not write {name}"
+            if len(there) == len(beside):
+                return f"{may}: looking with read_only works"
+            return (
+                f"{may}, and who only reads a database that nobody has open needs files beside it: "
+                f"let this user write the folder {folder}, look while its owner has it open, or "
+                f"copy the file and look at the copy"
+            )
+    if not os.access(folder, os.W_OK):
+        return f"this user may not write the folder {folder}, where SQLite keeps its log"
+    return "check that its folder exists and that this user may write the file and the folder"
+
+
+def no_descriptors() -> bool:
+    """Whether this process, or the system, cannot open any file at the moment."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno in {errno.EMFILE, errno.ENFILE}
+    return False
 
 
 def _on_read_only_file_system(path: str) -> bool:
@@ -132,7 +180,7 @@ _MEANINGS: tuple[
     tuple[tuple[type[BaseException], ...], Callable[[str, str, str | None], StoreError]], ...
 ] = (
     ((apsw.CorruptError, apsw.NotADBError, apsw.FormatError), _corrupt),
-    ((apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, apsw.AuthError), _unwritable),
+    ((apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, apsw.AuthError), _unopenable),
     ((apsw.IOError,), _disk),
     ((apsw.NoMemError, MemoryError), _memory),
 )

@@ -7,13 +7,16 @@ are asked with ``stat``, locks are read in the kernel's own table.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import stat
 from pathlib import Path
 from typing import NamedTuple
 
 __all__ = [
     "Place",
+    "make_private",
     "network_filesystem",
     "other_names",
     "place_of",
@@ -53,6 +56,7 @@ _NETWORK = frozenset(
         "vboxsf",
     }
 )
+_PRIVATE = 0o600
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 # Where SQLite's locks lie is part of its file format. The write lock of a log is the first of
@@ -79,6 +83,30 @@ def place_of(path: str) -> Place:
     file = os.stat(path)  # noqa: PTH116 - never a handle
     folder = os.stat(os.path.dirname(path))  # noqa: PTH116, PTH120
     return Place(file.st_dev, file.st_ino, folder.st_ino, os.path.basename(path))  # noqa: PTH119
+
+
+def make_private(path: str) -> None:
+    """Make an empty file that only its user may read, where there is none.
+
+    SQLite takes it for a new database, and gives its ``-wal`` and ``-shm`` the same mode. Where
+    a file cannot be made without a handle on it, the handle is closed before anybody can have
+    a lock on the file: whoever calls this holds what openings are held by. What the system
+    refuses is left to SQLite, which says so.
+    """
+    if os.path.lexists(path):
+        return
+    with contextlib.suppress(OSError):
+        _make_empty(path)
+        if stat.S_IMODE(os.stat(path).st_mode) != _PRIVATE:  # noqa: PTH116
+            os.chmod(path, _PRIVATE)  # noqa: PTH101 - the umask takes more than others' part
+
+
+def _make_empty(path: str) -> None:
+    if hasattr(os, "mknod"):
+        with contextlib.suppress(PermissionError, NotImplementedError):
+            os.mknod(path, stat.S_IFREG | _PRIVATE)
+            return
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, _PRIVATE))
 
 
 def other_names(path: str, mounts: Path = MOUNTS) -> str | None:
@@ -181,10 +209,10 @@ def _describe(pid: int) -> str:
     if pid == os.getpid():
         return f"process {pid} (this one, through another store object)"
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return f"process {pid}"
-    name = stat.partition("(")[2].rpartition(")")[0]
-    state = stat.rpartition(")")[2].split()[:1]
+    name = status.partition("(")[2].rpartition(")")[0]
+    state = status.rpartition(")")[2].split()[:1]
     stopped = ", which is stopped: continue or end it" if state in (["T"], ["t"]) else ""
     return f"process {pid} ({name}){stopped}"

@@ -63,7 +63,8 @@ def append(tx: Transaction, run_id: str, seq: int, text: str, lease: Lease | Non
     tail = cast("int | None", tx.connection.execute(schema.TAIL, (run_id,)).get)
     if tail is None or tail < seq:
         slip(f"seq {seq} was refused above the tail {tail}", run_id)
-    raise JournalOrderViolation(run_id=run_id, seq=seq, tail_seq=tail)
+    landed = tail == seq and bool(tx.connection.execute(schema.LANDED, (run_id, text, seq)).get)
+    raise JournalOrderViolation(run_id=run_id, seq=seq, tail_seq=tail, landed=landed)
 
 
 def put_meta(tx: Transaction, run_id: str, text: str, lease: Lease | None) -> None:

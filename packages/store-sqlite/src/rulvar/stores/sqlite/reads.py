@@ -55,15 +55,49 @@ def _snapshot(connection: apsw.Connection) -> Iterator[None]:
 def load(connection: apsw.Connection, run_id: str) -> list[JournalRecord]:
     """Return the journal in the order of its appends."""
     rows = connection.execute(schema.LOAD, (run_id,)).fetchall()
-    return [_record(run_id, at, cast("bytes", payload)) for at, (payload,) in enumerate(rows)]
+    found: list[JournalRecord] = []
+    before = -1
+    for at, (payload,) in enumerate(rows):
+        record = _record(run_id, at, cast("bytes", payload))
+        if record.seq <= before:
+            raise _disordered(run_id, at, record.seq, before)
+        before = record.seq
+        found.append(record)
+    return found
 
 
 def load_after(
     connection: apsw.Connection, run_id: str, after_seq: int, limit: int
 ) -> list[JournalRecord]:
-    """Return at most ``limit`` records above ``after_seq``."""
-    rows = connection.execute(schema.LOAD_AFTER, (run_id, after_seq, limit)).fetchall()
-    return [_record(run_id, None, cast("bytes", payload)) for (payload,) in rows]
+    """Return at most ``limit`` records above ``after_seq``.
+
+    What `load` refuses for a record that is asked for, or for one whose seq cannot be told,
+    is refused here too.
+    """
+    with _snapshot(connection):
+        odd = connection.execute(schema.WITHOUT_SEQ, (run_id,)).get
+        if odd is not None:
+            at = _position(connection, run_id, odd)
+            raise _unreadable(run_id, at, "it has no member 'seq' that is written in digits")
+        rows = connection.execute(schema.LOAD_AFTER, (run_id, after_seq, limit)).fetchall()
+        found: list[JournalRecord] = []
+        last_id, before = 0, after_seq
+        for number, payload in cast("list[tuple[int, bytes]]", rows):
+            try:
+                record = _record(run_id, None, payload)
+            except StoreCorruptError as error:
+                error.position = _position(connection, run_id, number)
+                raise
+            if number <= last_id or record.seq <= before:
+                later = max(number, last_id)
+                raise _disordered(run_id, _position(connection, run_id, later), record.seq, before)
+            last_id, before = number, record.seq
+            found.append(record)
+    return found
+
+
+def _position(connection: apsw.Connection, run_id: str, number: object) -> int:
+    return cast("int", connection.execute(schema.POSITION, (run_id, number)).get)
 
 
 def _record(run_id: str, at: int | None, payload: bytes) -> JournalRecord:
@@ -75,6 +109,14 @@ def _record(run_id: str, at: int | None, payload: bytes) -> JournalRecord:
     if type(seq) is not Digits or not seq.isdigit() or len(seq) > len(str(MAX_INTEGER)):
         raise _unreadable(run_id, at, "it is no object whose member 'seq' is written in digits")
     return JournalRecord(seq=int(seq), payload=payload)
+
+
+def _disordered(run_id: str, at: int, seq: int, before: int) -> StoreCorruptError:
+    message = (
+        f"record {at} in the journal of run {run_id!r} is out of order: seq {seq} stands beside "
+        f"seq {before}; another writer left it there; audit the run"
+    )
+    return StoreCorruptError(message, run_id=run_id, position=at)
 
 
 def _unreadable(run_id: str, at: int | None, why: str) -> StoreCorruptError:

@@ -91,6 +91,8 @@ JUDGE = (
 
 TAIL = f"SELECT max({SEQ}) FROM entries WHERE run_id = ?1"
 
+LANDED = f"SELECT EXISTS (SELECT 1 FROM entries WHERE run_id = ?1 AND {SEQ} = ?3 AND payload = ?2)"
+
 APPEND = f"INSERT INTO entries (run_id, payload) SELECT ?1, ?2 WHERE ?3 > coalesce(({TAIL}), -1)"
 APPEND_FENCED = (
     "INSERT INTO entries (run_id, payload) SELECT ?1, ?5 "
@@ -168,9 +170,11 @@ BARRIER = (
 # UTF-8 are reported with their place instead of failing inside the driver.
 LOAD = "SELECT CAST(payload AS BLOB) FROM entries WHERE run_id = ?1 ORDER BY id"
 LOAD_AFTER = (
-    f"SELECT CAST(payload AS BLOB) FROM entries WHERE run_id = ?1 AND {SEQ} > ?2 "
-    f"ORDER BY {SEQ} LIMIT ?3"
+    f"SELECT id, CAST(payload AS BLOB) FROM entries WHERE run_id = ?1 AND {SEQ} > ?2 "
+    f"ORDER BY {SEQ}, id LIMIT ?3"
 )
+WITHOUT_SEQ = f"SELECT min(id) FROM entries WHERE run_id = ?1 AND {SEQ} IS NULL"
+POSITION = "SELECT count(*) FROM entries WHERE run_id = ?1 AND id < ?2"
 GET_META = "SELECT CAST(payload AS BLOB) FROM meta WHERE run_id = ?1"
 # A page begins after an id's bytes, so that one which is no UTF-8 cannot end a listing.
 _PAGE = (

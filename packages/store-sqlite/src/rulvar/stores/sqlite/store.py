@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rulvar.core.clock import Clock
     from rulvar.core.errors import LeaseHeldError
     from rulvar.core.records import JournalRecord, Lease, LeaseInfo, RunFilter, RunMeta
-    from rulvar.stores.sqlite.connection import Durability
+    from rulvar.stores.sqlite.connection import Durability, Permissions
 
 __all__ = ["SqliteStore"]
 
@@ -57,7 +57,9 @@ class SqliteStore:
     ``allow_network_filesystem`` takes a file that lies on one, when you know that only one
     machine ever opens it. ``read_only`` opens a file that is there, to look at it: neither the
     database nor its log is ever written, also when it closes, and every call that would change
-    something is refused as `ConfigError`.
+    something is refused as `ConfigError`. ``permissions`` is who may use the files of a new
+    database: ``"private"`` (its user alone) or ``"umask"`` (whoever the process lets by its
+    umask); a file that is there keeps its own.
 
     Raises `ConfigError` for a wrong option or path, `StoreBusyError` when others kept the
     file locked while it was opened, `StoreCorruptError` for what is no database.
@@ -74,6 +76,7 @@ class SqliteStore:
         open_timeout_ms: int = 10_000,
         allow_network_filesystem: bool = False,
         read_only: bool = False,
+        permissions: Permissions = "private",
     ) -> None:
         check_ttl_ms(lease_ttl_ms)
         settings = Settings(
@@ -83,6 +86,7 @@ class SqliteStore:
             open_timeout_ms=_milliseconds("open_timeout_ms", open_timeout_ms),
             durability=_durability(durability),
             read_only=read_only,
+            permissions=_permissions(permissions),
         )
         if read_only and settings.in_memory:
             message = "a database in memory has nothing to read only: leave read_only out"
@@ -449,4 +453,13 @@ def _durability(value: object) -> Durability:
     if value == "normal":
         return "normal"
     message = f"durability must be 'full' or 'normal', not {value!r}"
+    raise ConfigError(message)
+
+
+def _permissions(value: object) -> Permissions:
+    if value == "private":
+        return "private"
+    if value == "umask":
+        return "umask"
+    message = f"permissions must be 'private' or 'umask', not {value!r}"
     raise ConfigError(message)
