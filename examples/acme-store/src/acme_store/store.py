@@ -91,7 +91,7 @@ class AcmeStore:
 
     def _refuse_child(self) -> None:
         if os.getpid() != self._process:
-            raise core.StoreForkedError("opened by the parent process: open it anew in this one")
+            raise core.StoreForkedError("opened by the parent process: close it before the fork")
 
     def close(self) -> None:
         """Wait for the call in flight, and refuse every later one."""
