@@ -171,7 +171,7 @@ def _wait_for_leases(stores: Stores, ledger: Ledger) -> None:
 
 def _judge(job: Job) -> Looked:
     row, ledger = job.row, job.ledger()
-    runs = {job.prefix + name: statuses for name, statuses in row.runs.items()}
+    runs = {_found(job.prefix + name, ledger): wanted for name, wanted in row.runs.items()}
     gone = [job.prefix + name for name in row.gone]
     findings: list[Finding] = []
     if job.result != row.result:
@@ -196,6 +196,15 @@ def _judge(job: Job) -> Looked:
             findings.append(Finding("leases", "a run that is over can be resumed", str(error)))
     findings += _no_worktree(job)
     return Looked(findings=tuple(findings))
+
+
+def _found(run: str, ledger: Ledger) -> str:
+    """Return the id of a run, of a child by its parent's: one that is not there stays ``.+``."""
+    parent, wants_child, _ = run.partition(".+")
+    if not wants_child:
+        return run
+    children = [each for each in ledger.runs if each.removeprefix(f"{parent}.").isdigit()]
+    return children[0] if len(children) == 1 else run
 
 
 def _nothing_left(job: Job, stores: Stores, state: Snapshot, gone: list[str]) -> Iterator[Finding]:

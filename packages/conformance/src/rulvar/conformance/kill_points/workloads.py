@@ -47,9 +47,10 @@ class Workload:
 
     ``begin`` is what the victim does, ``finish`` what comes after it (the same by default),
     and ``result`` what both return. ``prepare`` is done before, unharmed. ``runs`` are the
-    terminal settles that each run must have, ``gone`` the runs of which nothing may be left,
+    terminal settles that each run must have (``r.+`` is the child of ``r``, whatever its number:
+    a death that is journalled before it counts), ``gone`` the runs of which nothing may be left,
     ``at_once`` how many calls may be in flight; ``also`` says in words what else is wrong.
-    ``hands_over`` says that a run is let go in order and taken up again.
+    ``hands_over`` says that a run, or its child, is let go in order and taken up again.
 
     ``again`` makes the workflow of the run ``r``, which is resumed once more at the end.
     ``needs_git``, ``needs_leases`` and ``needs_own_place`` (it goes over the whole catalogue)
@@ -284,7 +285,7 @@ WORKLOADS: tuple[Workload, ...] = (
         about="a run that waits for a child run of its own",
         begin=_run(flows.parent),
         result=["ok", ["FIRST", ["ONE", "TWO", "given"], "LAST"]],
-        runs={"r": ("ok",), "r.3": ("ok",)},
+        runs={"r": ("ok",), "r.+": ("ok",)},
         again=flows.parent,
     ),
     Workload(
@@ -337,16 +338,17 @@ WORKLOADS: tuple[Workload, ...] = (
         about="a run that is cancelled by one of its own steps, while its child is at work",
         begin=_run(flows.calls_off),
         result=["cancelled", None],
-        runs={"r": ("cancelled",), "r.3": ("cancelled",)},
+        runs={"r": ("cancelled",), "r.+": ("cancelled",)},
         again=flows.calls_off,
         at_once=2,
+        hands_over=True,
     ),
     Workload(
         name="cancel",
         about="a suspended run that is cancelled with its child",
         begin=_cancel,
         result=["cancelled", None],
-        runs={"r": ("cancelled",), "r.3": ("cancelled",)},
+        runs={"r": ("cancelled",), "r.+": ("cancelled",)},
         again=flows.waits_with_child,
     ),
     Workload(
