@@ -14,7 +14,7 @@ from cli_command import document, rulvar
 from rulvar.core.fencing import assert_fenced_writes
 from rulvar.core.journal import JournalEntry, encode_entry
 from rulvar.core.plugins import open_stores
-from rulvar.core.records import JournalRecord
+from rulvar.core.records import Blocked, JournalRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -326,3 +326,48 @@ def test_a_journal_that_cannot_be_read_hides_nothing_else(project: Path) -> None
     shown = document("runs", "show", "c1", status=5)
     assert shown["journal"] is None
     assert len(cast("list[str]", shown["problems"])) == 1
+
+
+@pytest.mark.usefixtures("project")
+def test_a_run_that_waits_for_another_code_is_named_with_the_reason_and_the_remedy() -> None:
+    rulvar("run", "approve", "--run-id", "a1", status=6)
+    blocked = Blocked(reason="step 'ship' is not asked for", since="2026-01-02", codes=("x", "y"))
+    with open_stores("sqlite:///runs.db") as stores:
+        [row] = stores.journal.list_runs()
+        stores.journal.put_meta(replace(row, blocked=blocked))
+    listed = rulvar("runs", "ls").stdout
+    assert "blocked, waits for another code: step 'ship' is not asked for" in listed
+    text = " ".join(rulvar("runs", "show", "a1").stdout.split())
+    assert "2 codes could not replay its journal: step 'ship' is not asked for" in text
+    assert "rulvar resume a1 tries the present one again" in text
+    shown = cast("dict[str, object]", document("runs", "show", "a1")["run"])
+    assert shown["blocked"] == {
+        "reason": "step 'ship' is not asked for",
+        "since": "2026-01-02",
+        "codes": ["x", "y"],
+    }
+
+
+@pytest.mark.usefixtures("project")
+def test_a_suspected_run_is_named() -> None:
+    rulvar("run", "approve", "--run-id", "a1", status=6)
+    with open_stores("sqlite:///runs.db") as stores:
+        [row] = stores.journal.list_runs()
+        stores.journal.put_meta(replace(row, recoveries=2))
+    assert "2 deaths in a row: executed last and alone" in rulvar("runs", "ls").stdout
+    assert "suspected: a worker executes it last and alone" in rulvar("runs", "show", "a1").stdout
+    assert "version 1" in rulvar("runs", "show", "a1").stdout
+
+
+@pytest.mark.usefixtures("project")
+def test_a_source_that_has_changed_is_refused_where_that_is_asked_for() -> None:
+    rulvar("run", "approve", "--run-id", "a1", status=6)
+    with open_stores("sqlite:///runs.db") as stores:
+        seq, payload = 0, stores.journal.load("a1")[0].payload
+        assert b"sha256:" in payload
+        stores.journal.delete("a1")
+        changed = payload.replace(b'"workflowHash":"sha256:', b'"workflowHash":"sha256:0')
+        stores.journal.append("a1", JournalRecord(seq=seq, payload=changed))
+    refused = rulvar("resume", "a1", "--on-source-change", "refuse", status=2)
+    assert "another text of workflow" in refused.stderr
+    rulvar("resume", "a1", status=6)

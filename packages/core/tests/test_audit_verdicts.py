@@ -39,6 +39,15 @@ if TYPE_CHECKING:
     from rulvar.core.testing import StoreCall
 
 
+DIED = {"decisionType": "recovered", "count": 1, "segment": 1}
+RECOVERED: dict[str, object] = {"seq": 2, "kind": "decision", "status": "ok", "value": DIED}
+ATTEMPTED: dict[str, object] = {
+    "seq": 3,
+    "kind": "attempt",
+    "status": "ok",
+    "value": {"seq": 1, "attempt": 2},
+}
+
 CASES: dict[str, tuple[list[dict[str, object]], RunMeta | None, str, str | None]] = {
     # Consistent: the row says what the journal supports.
     "settled": ([*WORKED, settle(3, "ok")], row("ok"), "consistent", None),
@@ -65,6 +74,24 @@ CASES: dict[str, tuple[list[dict[str, object]], RunMeta | None, str, str | None]
         "consistent",
         None,
     ),
+    "exhausted": (
+        [start(), step(1), RECOVERED, ATTEMPTED, settle(4, "exhausted")],
+        row("exhausted"),
+        "consistent",
+        None,
+    ),
+    "retry-of-an-exhausted-run-begun": (
+        [start(), step(1), settle(2, "exhausted")],
+        row("running", segments=2),
+        "consistent",
+        None,
+    ),
+    "died-and-recovered": (
+        [start(), step(1), RECOVERED, ATTEMPTED],
+        row("running", segments=2),
+        "consistent",
+        None,
+    ),
     "resume-begun": (
         [*WAITING, settle(2, "suspended")],
         row("running", segments=2),
@@ -84,6 +111,12 @@ CASES: dict[str, tuple[list[dict[str, object]], RunMeta | None, str, str | None]
         None,
     ),
     # Meta-behind: the row lags behind a settle, or contradicts it.
+    "crash-before-the-row-of-an-exhausted-run": (
+        [start(), step(1), RECOVERED, ATTEMPTED, settle(4, "exhausted")],
+        row("running"),
+        "meta-behind",
+        "exhausted",
+    ),
     "crash-before-the-row": ([*WORKED, settle(3, "ok")], row("running"), "meta-behind", "ok"),
     "other-outcome": ([*WORKED, settle(3, "ok")], row("error"), "meta-behind", "ok"),
     "over-ok-nothing-begins": (
@@ -127,6 +160,12 @@ CASES: dict[str, tuple[list[dict[str, object]], RunMeta | None, str, str | None]
     "worked-on-and-answered": (
         [*WORKED, settle(3, "error"), step(4), step(5, ref=4)],
         row("error"),
+        "stranded",
+        "running",
+    ),
+    "attempted-and-dangling": (
+        [start(), step(1), RECOVERED, ATTEMPTED],
+        row("ok"),
         "stranded",
         "running",
     ),

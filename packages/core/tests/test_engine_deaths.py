@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+import threading
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -422,3 +423,61 @@ def test_no_entry_about_deaths_is_work_of_a_body() -> None:
     assert not works_after(entries, opening.seq)
     assert not structure(entries).moved_on(entries, opening.seq)
     assert audit_run(bench.pair, "r").verdict == "consistent"
+
+
+def test_a_retry_of_an_exhausted_run_begins_the_count_anew() -> None:
+    bench = Bench()
+    flow = bomb(bench, max_recoveries=1)
+
+    @workflow(name="bomb")
+    async def mended(ctx: Context) -> str:
+        await ctx.step("boom", bench.ran.append, "mended")
+        return "mended"
+
+    async def main() -> list[tuple[str, object]]:
+        for _ in range(3):
+            await bench.life(flow)
+        assert (bench.row.status, bench.row.recoveries) == ("exhausted", 2)
+        async with bench.engine(mended) as engine:
+            again = await engine.resume("r")
+            assert again.status == "exhausted"
+            done = await engine.resume("r", retry_failed=True)
+            return [(done.status, done.value)]
+
+    assert asyncio.run(main()) == [("ok", "mended")]
+    assert bench.ran == ["bomb", "bomb", "mended"]
+    assert (bench.row.recoveries, recoveries(bench.entries)) == (0, [])
+
+
+def test_whoever_is_cancelled_while_it_begins_has_let_the_run_go_in_order() -> None:
+    """A program that ends while a run begins enters no body: that is no death."""
+    bench = Bench()
+    go_on = threading.Event()
+    tasks: list[asyncio.Task[object]] = []
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        answer = perform()
+        if call.method == "append" and not tasks[0].cancelling():
+            loops[0].call_soon_threadsafe(tasks[0].cancel)
+            loops[0].call_soon_threadsafe(go_on.set)
+            assert go_on.wait(10)
+        return answer
+
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    @workflow
+    async def never(ctx: Context) -> None:
+        bench.ran.append(f"entered by segment {ctx.segment}")
+
+    async def main() -> None:
+        loops.append(asyncio.get_running_loop())
+        engine = Engine(WatchedStores(bench.pair, around=around), [never], clock=bench.clock)
+        handle = engine.start(never, run_id="r")
+        tasks.append(cast("asyncio.Task[object]", handle._task))
+        with contextlib.suppress(asyncio.CancelledError):
+            await handle._task
+        await engine.aclose()
+
+    asyncio.run(main())
+    assert bench.ran == []
+    assert (bench.row.status, bench.row.stopped) == ("running", 1)

@@ -307,7 +307,10 @@ class _Worker:
         if tenure.side and deletes and self._chance(0.6):
             self._make(tenure, self._choices.choice(deletes))
         elif self._clock.ahead or self._chance(0.2 if sleepy else 0.5):
-            self._make(tenure, "release")
+            if self._chance(0.5):  # as a segment that stops in order: its row first
+                self._make(tenure, "put_meta")
+            if tenure in self._live:
+                self._make(tenure, "release")
         elif self._chance(0.9 if sleepy else 0.6):
             # It sleeps while others work: nobody renews it.
             self._live.remove(tenure)
