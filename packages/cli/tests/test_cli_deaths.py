@@ -164,7 +164,7 @@ def test_a_run_that_kills_its_process_in_a_step_is_not_taken_for_ever(folder: Pa
     # On the same machine a process is found to be gone at once, where the system tells.
     assert {each["ended"] for each in told} <= {"process-gone", "lease-expired"}
     assert all(each["owner"] for each in told)
-    assert journal["takeovers"] == 2
+    assert journal["takeovers"] == 3, "the last one found the death that was one too many"
     [call] = cast("list[dict[str, object]]", story["calls"])
     assert call["attempts"] == 3
     text = subprocess.run(
@@ -194,7 +194,7 @@ def test_three_doomed_runs_among_ten_leave_seven_that_end_ok(folder: Path) -> No
     assert statuses() == dict.fromkeys(doomed, "exhausted") | dict.fromkeys(good, "ok")
     lines = effects(folder)
     # One may have died beside another before it did anything: never more often than it may.
-    assert all(lines.count(f"{name} boom") in {1, 2, 3} for name in doomed)
+    assert all(lines.count(f"{name} boom") <= 3 for name in doomed)
     # What was in flight when a process died is paid again, and nothing else.
     assert sum(lines.count(f"{name} {n}") - 1 for name in good for n in range(20)) <= 4 * deaths
 

@@ -199,6 +199,7 @@ def test_an_exhausted_run_names_its_last_death_too() -> None:
     told = spanned(died(4, 2, 11, segment=1), 2)
     story = tell([*BEFORE, told, spanned(attempt(5, 2, 2), 2), settle])
     assert [death.segment for death in story.deaths] == [1, 2]
+    assert [tenure.began for tenure in story.tenures] == ["started", "took-over", "took-over"]
     assert story.status == "exhausted"
 
 

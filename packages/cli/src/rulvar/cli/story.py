@@ -257,7 +257,8 @@ def _segment(group: list[JournalEntry]) -> int | None:
 
 
 def _death(group: list[JournalEntry]) -> Recovered | None:
-    return next((death for death in map(recovered_of, group) if death is not None), None)
+    told = ((recovered_of(entry), *witnesses(entry)[-1:]) for entry in group)
+    return next((death for each in told for death in each if death is not None), None)
 
 
 def _told_apart(tenures: list[Tenure], segments: int | None) -> list[Tenure]:

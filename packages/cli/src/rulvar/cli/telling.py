@@ -7,6 +7,7 @@ with their takeovers in words, each call, the blobs.
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from rulvar.cli.outcomes import again
@@ -218,9 +219,9 @@ def _tenures(inspection: Inspection, story: Story) -> Renderable:
     date = _common_date(story)
     lease = inspection.lease
     rows = []
-    for tenure in story.tenures:
+    afterwards = [each.began for each in story.tenures[1:]]
+    for tenure, after in zip_longest(story.tenures, afterwards):
         owner = lease.owner if lease is not None and lease.epoch == tenure.epoch else None
-        last = tenure is story.tenures[-1]
         rows.append(
             (
                 "-" if tenure.epoch is None else tenure.epoch,
@@ -228,14 +229,14 @@ def _tenures(inspection: Inspection, story: Story) -> Renderable:
                 tenure.entries,
                 _clock(tenure.started_at, date),
                 _clock(tenure.ended_at, date),
-                _what_happened(tenure, owner, last=last),
+                _what_happened(tenure, owner, after),
             )
         )
     when = f"FROM ({date})" if date else "FROM"
     return columns(("EPOCH>", "SEQ", "ENTRIES>", when, "TO", "WHAT HAPPENED"), rows)
 
 
-def _what_happened(tenure: Tenure, owner: str | None, *, last: bool) -> str:
+def _what_happened(tenure: Tenure, owner: str | None, after: str | None) -> str:
     silence = "" if tenure.silence_ms is None else f" after {span(tenure.silence_ms)} of silence"
     began = {
         "started": "started the run",
@@ -251,7 +252,8 @@ def _what_happened(tenure: Tenure, owner: str | None, *, last: bool) -> str:
     if tenure.settled is not None:
         parts.append(f"settled {tenure.settled}")
     elif tenure.began != "answered":
-        parts.append("has not settled yet" if last else "never settled")
+        ended = {None: "has not settled yet", "handed-over": "let the run go in order"}
+        parts.append(ended.get(after, "never settled"))
         if tenure.unfinished:
             parts.append(f"unfinished: {_names(tenure.unfinished)}")
     return "; ".join(parts)
