@@ -38,6 +38,7 @@ MUTATORS = {
     "release",
     "revive",
     "seize",
+    "renew_all",
     "raise_epoch",
 }
 

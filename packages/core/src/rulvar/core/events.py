@@ -26,6 +26,9 @@ kind                      what happened; ``name`` and ``detail`` besides
 ``lease.lost``            detail: the refusal's reason
 ``write.refused``         the fence refused a write; name: the surface; detail: the reason
 ``store.busy``            a write waits for the store and is tried again; name: the surface
+``loop.blocked``          the event loop that a run is on does not answer; ``duration_ms``: for how
+                          long; detail ``given-up``: its lease is not renewed any more
+``loop.answered``         it answers again
 ``lagged``                this listener was too slow; ``count``: how many it has lost
 ========================= =================================================================
 

@@ -11,13 +11,14 @@ in one transaction and come back together.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from contextvars import copy_context
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from rulvar.core.errors import ConfigError
+from rulvar.core.errors import ConfigError, StoreForkedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["Bridge"]
 
 T = TypeVar("T")
+
+_FORKED = (
+    "this engine belongs to the parent process, and its threads are there: close it and its stores "
+    "before the fork, and make both anew in the child, or start the child by spawn"
+)
 
 
 class _Unstoppable(asyncio.Future[T], Generic[T]):
@@ -87,6 +93,7 @@ class Bridge:
         if threads < 1:
             message = f"a bridge needs at least one thread, not {threads}"
             raise ConfigError(message)
+        self._pid = os.getpid()
         self._limit = threads
         self._name = name
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -128,6 +135,11 @@ class Bridge:
         self._submit(function, future, copy_context())
         return cast("T", await future)
 
+    def refuse_child(self) -> None:
+        """Raise `StoreForkedError` in a forked child, which has none of the threads."""
+        if os.getpid() != self._pid:
+            raise StoreForkedError(_FORKED)
+
     def close(self) -> None:
         """Let the threads end after their present job; idempotent."""
         with self._lock:
@@ -145,6 +157,7 @@ class Bridge:
         future: asyncio.Future[object],
         context: Context | None,
     ) -> None:
+        self.refuse_child()  # before the lock: a thread of the parent may hold it for ever
         loop = future.get_loop()
         with self._lock:
             if self._closed:

@@ -35,6 +35,7 @@ from rulvar.core.engine.settings import (
     decide_ownership,
     observers_of,
     readable_owner,
+    silence_of,
     ttl_of,
 )
 from rulvar.core.engine.surfaces import LeaseCalls, Surfaces
@@ -72,12 +73,14 @@ class Engine:
     """Runs workflows over a pair of stores (design section 7).
 
     ``workflows`` are what `resume` and a worker can go on with. ``owner`` is the readable
-    part of this engine's owner strings; each segment adds a token of its own.
+    part of this engine's owner strings, to which the process and a token are added.
 
     ``ownership="lease"`` (the default): over a leasable store every segment acquires first.
     ``ownership="none"`` is a host's decision to write without a lease; ``require_lease=True``
     forbids that, and forbids stores without leases. ``lease_ttl_ms`` is for a leasable store
-    that does not say how long its leases live.
+    that does not say how long its leases live. ``blocked_loop_limit`` is for how many seconds
+    an event loop may fail to answer before the leases of its runs are given up (default: ten
+    times to live).
 
     ``on_source_change`` says what to do when a run is resumed whose workflow's source has
     changed since it began: ``"warn"`` in the log, or ``"refuse"`` with `ConfigError`.
@@ -94,8 +97,8 @@ class Engine:
     An observer that raises is logged; one that is too slow loses events. Nothing that an
     observer does reaches a run.
 
-    The engine does not close the stores. Raises `ConfigError` for a combination that cannot
-    work, before any I/O.
+    The engine does not close the stores, and refuses a forked child. Raises `ConfigError` for
+    what cannot work, before any I/O.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class Engine:
         lease_ttl_ms: int | None = None,
         on_source_change: Literal["warn", "refuse"] = "warn",
         build: str | None = None,
+        blocked_loop_limit: float | None = None,
         linger_ms: int = 1_000,
         store_threads: int = 64,
         step_threads: int = 64,
@@ -132,7 +136,7 @@ class Engine:
             bridge=Bridge(threads=store_threads, name="rulvar-store"),
             step_threads=Bridge(threads=step_threads, name="rulvar-step"),
             git_threads=Bridge(threads=_GIT_THREADS, name="rulvar-git"),
-            keeper=Keeper(),
+            keeper=Keeper(silence_limit=silence_of(blocked_loop_limit)),
             clock=clock,
             ids=ids,
             owner=readable_owner(owner),
@@ -162,8 +166,9 @@ class Engine:
     async def aclose(self) -> None:
         """Let every live run go, wait for their leases to be given back; idempotent.
 
-        The runs stay as they are and can be resumed at once.
+        The runs stay and can be resumed at once. Raises `StoreForkedError` in a forked child.
         """
+        self._parts.bridge.refuse_child()
         self._closed = True
         handles = list(self._live.values())
         for handle in handles:
@@ -405,17 +410,20 @@ class Engine:
 
     def _inside(self, run_id: str) -> Segment | None:
         """Return the segment of ``run_id`` that is calling; refuse one that has ended."""
+        self._parts.bridge.refuse_child()
         current = inside()
-        return current if current is not None and self._is_about(current, run_id) else None
+        if current is None or current.run_id != run_id:
+            return None
+        return current if current.parts.reads.shares_stores(self._parts.reads) else None
 
-    def _is_about(self, segment: Segment, run_id: str) -> bool:
-        same = segment.parts.reads.shares_stores(self._parts.reads)
-        return same and segment.run_id == run_id
-
-    def _ownership(self, run_id: str, lease: Lease | None) -> Ownership:
-        if lease is not None:
-            return BorrowedRun(lease)
-        return self._parts.own(run_id)
+    def _ownership(self, run_id: str, lease: Lease | None) -> Callable[[], Ownership]:
+        """Return how the run is taken. Raises `ConfigError` for the lease of another run."""
+        if lease is None:
+            return partial(self._parts.own, run_id)
+        if check_lease(lease).run_id != run_id:
+            message = f"the lease is for run {lease.run_id!r}, not {run_id!r}: acquire that one"
+            raise ConfigError(message)
+        return partial(BorrowedRun, lease)
 
     def _launch(
         self,
@@ -426,10 +434,7 @@ class Engine:
     ) -> RunHandle:
         if self._inside(run_id) is not None:
             raise self._held(run_id)
-        if lease is not None and check_lease(lease).run_id != run_id:
-            message = f"the lease is for run {lease.run_id!r}, not {run_id!r}: acquire that one"
-            raise ConfigError(message)
-        take = partial(self._ownership, run_id, lease)
+        take = self._ownership(run_id, lease)
         if lease is None and before is not None:
             take = partial(self._parts.take_up, run_id, before)
         return self._launch_owned(run_id, wish, take, lease)
@@ -450,7 +455,7 @@ class Engine:
             args=args,
             parent=parent,
         )
-        return self._launch_owned(run_id, wish, partial(self._ownership, run_id, None))
+        return self._launch_owned(run_id, wish, self._ownership(run_id, None))
 
     def _launch_owned(
         self,
@@ -490,9 +495,6 @@ class Engine:
         lease: Lease | None,
         act: Callable[[Parts, Door, Ownership], T],
     ) -> T:
-        if lease is not None and check_lease(lease).run_id != run_id:
-            message = f"the lease is for run {lease.run_id!r}, not {run_id!r}: acquire that one"
-            raise ConfigError(message)
+        take = self._ownership(run_id, lease)
         inside()  # asked again: whoever is calling may have ended while it waited
-        take = partial(self._ownership, run_id, lease)
         return await self._parts.bridge.call(partial(control_calls.briefly, self._parts, take, act))

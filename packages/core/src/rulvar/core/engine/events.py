@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 import weakref
@@ -17,6 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol, Self
 
 from rulvar.core.checks import MAX_INTEGER, check_integer
+from rulvar.core.errors import StoreForkedError
 from rulvar.core.events import Event
 
 if TYPE_CHECKING:
@@ -63,6 +65,12 @@ def silent(
     """Tell nobody."""
 
 
+def _refuse_child(pid: int) -> None:
+    if os.getpid() != pid:
+        message = "these events are the parent process's: listen to an engine of this one"
+        raise StoreForkedError(message)
+
+
 class _Buffer:
     """The newest events that one listener has not taken yet."""
 
@@ -99,6 +107,7 @@ class EventStream:
 
     def __init__(self, run_id: str | None, *, buffer: int) -> None:
         check_integer("buffer", buffer, 1, MAX_INTEGER)
+        self._pid = os.getpid()
         self._run_id = run_id
         self._buffer = _Buffer(buffer)
         self._ended = False
@@ -129,6 +138,7 @@ class EventStream:
         return self
 
     async def __anext__(self) -> Event:
+        _refuse_child(self._pid)
         if self._waiting is not None:
             message = "another task reads this stream: make one for each reader"
             raise RuntimeError(message)
@@ -224,6 +234,7 @@ class Hub:
     def __init__(self, clock: Clock, observers: Iterable[Callable[[Event], None]]) -> None:
         self._clock = clock
         self._observed = tuple(_Observed(observer) for observer in observers)
+        self._pid = os.getpid()
         self._changing = threading.Lock()
         self._streams: tuple[weakref.ref[EventStream], ...] = ()
         self._closed = False
@@ -269,8 +280,9 @@ class Hub:
     def stream(self, run_id: str | None, *, buffer: int) -> EventStream:
         """Make a stream of one run's events, or of all.
 
-        Raises `ConfigError` for a buffer that cannot work.
+        Raises `ConfigError` for a buffer that cannot work, `StoreForkedError` in a forked child.
         """
+        _refuse_child(self._pid)
         stream = EventStream(run_id, buffer=buffer)
         with self._changing:
             closed = self._closed

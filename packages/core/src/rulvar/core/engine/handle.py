@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rulvar.core.engine.control import Ending, SegmentEnded
 from rulvar.core.engine.driver import drive
 from rulvar.core.engine.loops import on_loop
+from rulvar.core.engine.ownership import OwnedRun
 from rulvar.core.engine.segment import CURRENT
 from rulvar.core.errors import StoreError
 from rulvar.core.records import TERMINAL_STATUSES
@@ -72,6 +73,7 @@ class RunHandle:
 
         Whoever waits on the run's own loop goes on before the body's first line does.
         """
+        self._parts.bridge.refuse_child()
         await on_loop(self._loop, self._wait_began())
         return self._segment is not None
 
@@ -81,8 +83,9 @@ class RunHandle:
     async def result(self) -> RunOutcome:
         """Wait for the segment's end, on any loop; cancelling the wait leaves the run alone.
 
-        Raises as `Engine.run` does.
+        Raises as `Engine.run` does, and `StoreForkedError` in a forked child, as every call.
         """
+        self._parts.bridge.refuse_child()
         return await asyncio.wrap_future(self._over)
 
     async def result_or_let_go(self) -> RunOutcome:
@@ -99,6 +102,7 @@ class RunHandle:
 
     async def wait(self) -> None:
         """Wait until the segment is over, whatever it came to."""
+        self._parts.bridge.refuse_child()
         over = asyncio.wrap_future(self._over)
         try:
             await asyncio.wait({over})
@@ -134,6 +138,7 @@ class RunHandle:
 
     def drain(self) -> None:
         """Let the calls under way end and be journalled, then let the run go."""
+        self._parts.bridge.refuse_child()
 
         def ask() -> None:
             if self._segment is None:
@@ -175,6 +180,7 @@ class RunHandle:
 
     async def resolve_live(self, key: str, value: object, seq: int | None) -> bool:
         """Answer what the live run waits for; False when the segment has ended by now."""
+        self._parts.bridge.refuse_child()
         return await on_loop(self._loop, self._resolve_live(key, value, seq))
 
     async def _resolve_live(self, key: str, value: object, seq: int | None) -> bool:
@@ -190,6 +196,8 @@ class RunHandle:
         return False
 
     def _ask(self, ending: Ending) -> None:
+        self._parts.bridge.refuse_child()
+
         def ask() -> None:
             if self._segment is None:
                 self._asked = ending if self._asked is None else min(ending, self._asked)
@@ -212,6 +220,8 @@ class RunHandle:
         try:
             await parts.bridge.call(take, then=taken.append)
             [ownership] = taken
+            if isinstance(ownership, OwnedRun):
+                parts.keeper.watch(ownership, self._loop)
             self._tell("lease.granted", epoch=ownership.epoch)
             outcome = await drive(parts, ownership, wish, on_live=self._live)
         except BaseException as error:

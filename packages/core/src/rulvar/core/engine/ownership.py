@@ -42,7 +42,7 @@ from rulvar.core.errors import (
 from rulvar.core.records import Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from rulvar.core.clock import Clock
@@ -314,29 +314,74 @@ class OwnedRun:
         A busy, full or unknown answer is no loss: the keeper tries again soon. Raises those,
         and nothing else.
         """
-        with self._lock:
-            if self._ended or self._lost is not None:
-                return False
-            lease = self._lease
-        asked_at = self._clock.monotonic_ms()
-        began = time.perf_counter()
+        lease = self._to_renew()
+        if lease is None:
+            return False
+        asked_at, began = self._clock.monotonic_ms(), time.perf_counter()
         try:
             self._calls.renew(lease)
         except StoreBusyError:
             self.tell("store.busy", name="renew")
             raise
         except LeaseHeldError as error:
-            if self._has_ended() or (self._ending and error.reason == "released"):
-                return False  # its own delete has ended it, or is about to say so
-            self.tell("write.refused", name="renew", detail=error.reason, epoch=lease.epoch)
-            try:
-                self.refused(lease, error)
-            except SupersededError:
-                return False  # latched, and told to whoever asked
-            return True
-        self._alive_at = asked_at
+            return self._renewal_refused(lease, error)
+        self._renewed(lease, asked_at, (time.perf_counter() - began) * 1000)
+        return True
+
+    @property
+    def renews_many(self) -> bool:
+        """Whether the store renews the leases of many runs in one unit."""
+        return self._calls.renews_many
+
+    @classmethod
+    def renew_together(cls, runs: Sequence[OwnedRun]) -> tuple[set[OwnedRun], set[OwnedRun]]:
+        """Renew the runs of one engine in one unit.
+
+        Returns those that the keeper shall go on with, and those to try again soon. Raises
+        what a store raises that has renewed none.
+        """
+        leases = {lease: run for run in runs if (lease := run._to_renew()) is not None}  # noqa: SLF001 - of this class
+        going, again = set(leases.values()), set[OwnedRun]()
+        if not leases:
+            return going, again
+        [first, *_] = runs
+        asked_at, began = first._clock.monotonic_ms(), time.perf_counter()  # noqa: SLF001 - of this class
+        try:
+            refusals = first._calls.renew_all(tuple(leases))  # noqa: SLF001 - of this class
+        except StoreBusyError:
+            for run in going:
+                run.tell("store.busy", name="renew")
+            raise
         took_ms = (time.perf_counter() - began) * 1000
+        refused = {refusal.offered: refusal for refusal in refusals}
+        for lease in leases.keys() - refused.keys():
+            leases[lease]._renewed(lease, asked_at, took_ms)  # noqa: SLF001 - of this class
+        for lease in leases.keys() & refused.keys():
+            run = leases[lease]
+            try:
+                if not run._renewal_refused(lease, refused[lease]):  # noqa: SLF001 - of this class
+                    going.discard(run)
+            except StoreError:
+                again.add(run)  # it could not be taken again just now
+        return going - again, again
+
+    def _to_renew(self) -> Lease | None:
+        with self._lock:
+            return None if self._ended or self._lost is not None else self._lease
+
+    def _renewed(self, lease: Lease, asked_at: int, took_ms: float) -> None:
+        self._alive_at = asked_at
         self.tell("lease.renewed", epoch=lease.epoch, duration_ms=took_ms)
+
+    def _renewal_refused(self, lease: Lease, error: LeaseHeldError) -> bool:
+        """Take the run again if that is allowed; return whether the keeper shall go on."""
+        if self._ended or (self._ending and error.reason == "released"):
+            return False  # its own delete has ended it, or is about to say so
+        self.tell("write.refused", name="renew", detail=error.reason, epoch=lease.epoch)
+        try:
+            self.refused(lease, error)
+        except SupersededError:
+            return False  # latched, and told to whoever asked
         return True
 
     def release(self) -> None:
@@ -351,9 +396,6 @@ class OwnedRun:
                 self._calls.release(lease)
             except LeaseHeldError:
                 return  # lost at the last moment: the successor's lease was not touched
-
-    def _has_ended(self) -> bool:
-        return self._ended  # asked again after a store call: another thread may have ended it
 
     @contextmanager
     def last_mutation(self) -> Iterator[None]:

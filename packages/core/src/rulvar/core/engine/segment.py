@@ -11,6 +11,7 @@ every strand is parked, only the outside can move the run: the segment suspends.
 from __future__ import annotations
 
 import asyncio
+import os
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -48,6 +49,9 @@ _LONGEST_NAP_SECONDS = 15.0
 
 CURRENT: ContextVar[Segment | None] = ContextVar("rulvar_segment", default=None)
 """The segment whose body, branch or step is running here; threads of steps inherit it."""
+
+if hasattr(os, "register_at_fork"):  # a child that a step has forked is no part of it
+    os.register_at_fork(after_in_child=partial(CURRENT.set, None))
 
 
 def inside() -> Segment | None:

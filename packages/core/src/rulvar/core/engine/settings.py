@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import os
 import socket
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from rulvar.core.capabilities import (
+    busy_timeout_ms_of,
     fencing_domain_of,
     has_fenced_journal,
     has_fenced_transcripts,
@@ -23,10 +25,13 @@ if TYPE_CHECKING:
     from rulvar.core.events import Event
     from rulvar.core.stores import StorePair
 
-__all__ = ["choice", "decide_ownership", "observers_of", "readable_owner", "ttl_of"]
+__all__ = ["choice", "decide_ownership", "observers_of", "readable_owner", "silence_of", "ttl_of"]
 
 T = TypeVar("T")
 
+SHORTEST_TTL_MS = 50
+"""Renewed at a third of it, and tried again at a fifteenth: less is what a busy disk, or the
+switch of threads, takes for itself. A store may grant shorter ones to whoever needs them."""
 _LONGEST_OWNER = 110
 """What leaves room for the identity of the process and the token of each grant."""
 
@@ -94,7 +99,10 @@ def decide_ownership(stores: StorePair, ownership: str, *, require_lease: bool) 
 
 
 def ttl_of(stores: StorePair, lease_ttl_ms: int | None) -> int:
-    """Return how long the store's leases live, in milliseconds. Raises `ConfigError`."""
+    """Return how long the store's leases live, in milliseconds.
+
+    Raises `ConfigError` when nobody says, and for leases that an engine cannot keep alive.
+    """
     told = lease_ttl_ms_of(stores.journal)
     if lease_ttl_ms is None and told is None:
         message = (
@@ -102,9 +110,32 @@ def ttl_of(stores: StorePair, lease_ttl_ms: int | None) -> int:
             "Engine(lease_ttl_ms=...), in milliseconds"
         )
         raise ConfigError(message)
-    if told is None:
-        return check_ttl_ms(lease_ttl_ms)
-    if lease_ttl_ms not in {None, told}:
+    if told is not None and lease_ttl_ms not in {None, told}:
         message = f"lease_ttl_ms={lease_ttl_ms}, but the store's leases live for {told} ms"
         raise ConfigError(message)
-    return told
+    ttl_ms = check_ttl_ms(lease_ttl_ms) if told is None else told
+    if ttl_ms < SHORTEST_TTL_MS:
+        message = (
+            f"leases that live for {ttl_ms} ms cannot be renewed in time: open the store with "
+            f"lease_ttl_ms={SHORTEST_TTL_MS} at least; a minute (60000) is usual"
+        )
+        raise ConfigError(message)
+    busy_ms = busy_timeout_ms_of(stores.journal)
+    if busy_ms is not None and busy_ms * 3 >= ttl_ms:
+        message = (
+            f"a store call may wait for {busy_ms} ms (busy_timeout_ms), and a lease lives for "
+            f"{ttl_ms} ms: a renewal that waits outlives its lease; make it less than a third"
+        )
+        raise ConfigError(message)
+    return ttl_ms
+
+
+def silence_of(seconds: float | None) -> float | None:
+    """Return for how many seconds an event loop may be silent. Raises `ConfigError`."""
+    if seconds is None:
+        return None
+    number: object = seconds
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < inf:
+        message = f"blocked_loop_limit must be a number of seconds above 0, not {seconds!r}"
+        raise ConfigError(message)
+    return float(number)

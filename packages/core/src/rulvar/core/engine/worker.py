@@ -126,8 +126,9 @@ class Worker:
         """Work until `stop`, or with ``until_idle`` until nothing is left to do now.
 
         Cancelling the task lets every run go, too. Raises store errors of a sweep, except
-        busy ones.
+        busy ones, and `StoreForkedError` in a forked child.
         """
+        self._engine.parts.bridge.refuse_child()
         try:
             while not self._stop.is_set():
                 await self._retain()
