@@ -40,6 +40,7 @@ class ExitStatus(IntEnum):
     UNFINISHED = 6
     INTERNAL = 70
     UNTOLD = 74
+    HUNG_UP = 129
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -54,6 +55,7 @@ MEANINGS: dict[ExitStatus, str] = {
     ExitStatus.UNFINISHED: "not finished: the run is suspended, or was let go before its end",
     ExitStatus.INTERNAL: "an unexpected exception, with its traceback",
     ExitStatus.UNTOLD: "standard output could not be written; what was done stands",
+    ExitStatus.HUNG_UP: "stopped by SIGHUP, its terminal was closed; the run was let go",
     ExitStatus.INTERRUPTED: "stopped by Ctrl-C (SIGINT) before its end; the run was let go",
     ExitStatus.TERMINATED: "stopped by SIGTERM before its end; the run was let go",
 }

@@ -156,7 +156,11 @@ class RootGroup(click.Group):
         except Exception as error:  # noqa: BLE001 - shown whole, with a status of its own
             output.trace(error)
             status = ExitStatus.INTERNAL
-        sys.exit(int(status) if isinstance(status, int) else 0)
+        number = int(status) if isinstance(status, int) else 0
+        if args is None and "rulvar.cli.running" in sys.modules:
+            # A process of its own, which has run user code: that may keep no process alive.
+            sys.modules["rulvar.cli.running"].leave(number)
+        sys.exit(number)
 
     def make_context(
         self,

@@ -18,8 +18,11 @@ __all__ = ["again", "outcome_document", "report_outcome"]
 
 
 def outcome_document(outcome: RunOutcome) -> dict[str, object]:
-    """Return the outcome with the names of `RunOutcome`'s fields."""
-    return asdict(outcome)
+    """Return the outcome with the names of `RunOutcome`'s fields; the traceback is left out."""
+    document = asdict(outcome)
+    if outcome.error is not None:
+        del document["error"]["traceback"]
+    return document
 
 
 def report_outcome(outcome: RunOutcome, output: Output, *, raised_at: str) -> ExitStatus:

@@ -1,7 +1,8 @@
-"""SIGINT and SIGTERM: the first asks for a clean end, the second does not wait for it."""
+"""SIGINT, SIGTERM, SIGHUP: the first asks for a clean end, the second does not wait for it."""
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["clean_end"]
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+"""What a person, a service manager or a terminal that was closed ends a process with."""
 
 
 @contextmanager
@@ -24,6 +28,10 @@ def clean_end(
 ) -> Iterator[None]:
     """Call ``stop`` on ``loop`` at the first signal; at the second the process just dies.
 
+    It dies also when that comes after the block: the rest of a clean end is not waited for
+    either. What was ignored when the process began stays ignored, as `nohup` and a shell in
+    the background want it.
+
     Not `loop.add_signal_handler`: its second callback would wait for a loop that a step
     blocks, and that is when a person presses the keys again. Outside the main thread, where
     Python hands out no signals, this does nothing.
@@ -31,19 +39,28 @@ def clean_end(
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    heard = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    first: list[int] = []
 
     def handle(number: int, _: FrameType | None) -> None:
-        for each in _SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
+        first.append(number)
+        for each in heard:
+            signal.signal(each, _die if os.getpid() == 1 else signal.SIG_DFL)
         loop.call_soon_threadsafe(stop, signal.Signals(number))
 
     with _woken_by_signals(loop):
-        before = {each: signal.signal(each, handle) for each in _SIGNALS}
+        before = {each: signal.signal(each, handle) for each in heard}
         try:
             yield
         finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            if not first:
+                for each, handler in before.items():
+                    signal.signal(each, handler)
+
+
+def _die(number: int, _: FrameType | None) -> None:
+    """End at once, in a container's first process, to which the system's default does nothing."""
+    os._exit(128 + number)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from rulvar.cli.options import (
     store_option,
 )
 from rulvar.cli.outcomes import report_outcome
+from rulvar.cli.running import run_to_end
 from rulvar.cli.signals import clean_end
 from rulvar.cli.values import read_value
 from rulvar.core import Engine
@@ -71,8 +72,8 @@ def run(
 
     The result goes to standard output as JSON, the account to standard error. With --run-id,
     an existing run of the same workflow and the same arguments goes on instead. At the first
-    Ctrl-C or SIGTERM the run is let go, and somebody else can take it at once; the second
-    does not wait.
+    Ctrl-C, SIGTERM or SIGHUP (a terminal that is closed) the run is let go, and somebody else
+    can take it at once; the second does not wait.
 
     \b
     Examples:
@@ -160,7 +161,7 @@ def _finish(
 ) -> None:
     stopped_by: list[signal.Signals] = []
     with opened_stores(store, existing=existing) as stores, output.engine_log():
-        outcome, raised_at = asyncio.run(
+        outcome, raised_at = run_to_end(
             _perform(
                 output,
                 stores,
@@ -197,8 +198,8 @@ async def _perform(
 
             def stop(number: signal.Signals) -> None:
                 stopped_by.append(number)
-                output.note(f"{number.name}: letting run {handle.run_id} go")
                 handle.let_go()
+                output.note(f"{number.name}: letting run {handle.run_id} go")
 
             with clean_end(asyncio.get_running_loop(), stop):
                 # Before the body's first line: a process that is killed has left the id.

@@ -22,6 +22,7 @@ from rulvar.cli.options import (
 )
 from rulvar.cli.outcomes import outcome_document
 from rulvar.cli.render import OutputLostError, error_document, plain
+from rulvar.cli.running import run_to_end
 from rulvar.cli.signals import clean_end
 from rulvar.core import Engine, Worker
 from rulvar.core.clock import SystemClock
@@ -115,7 +116,7 @@ def worker(
     when its lease has run out. A run that may be
     what kills its workers is executed last and alone, and ends as exhausted when it has killed
     too many in a row. One that the app's present code cannot replay is left to another code.
-    The first SIGTERM or Ctrl-C stops it cleanly: no new run is taken, runs under way get
+    The first SIGTERM, Ctrl-C or SIGHUP stops it cleanly: no new run is taken, runs under way get
     --grace-ms, then they are let go and any other worker can take them at once. The second
     signal does not wait. A clean stop is status 0. Under --json each event is one line.
 
@@ -132,7 +133,7 @@ def worker(
     workflows = load_workflows(read_settings("app", apps))
     teller = _Teller(output)
     with output.engine_log():
-        report = asyncio.run(
+        report = run_to_end(
             _work(
                 teller,
                 store,
@@ -177,8 +178,8 @@ async def _work(
             )
 
             def stop(number: signal.Signals) -> None:
-                teller.stopping(number)
                 sweeper.stop(grace_ms=grace_ms)
+                teller.stopping(number)
 
             with clean_end(asyncio.get_running_loop(), stop):
                 teller.ready(workflows)

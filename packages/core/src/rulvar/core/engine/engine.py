@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
@@ -180,7 +179,10 @@ class Engine:
         self._parts.bridge.close()
         self._parts.step_threads.close()
         self._parts.git_threads.close()
-        await asyncio.to_thread(self._parts.hub.join)
+        # In a thread of its own: those of the loop may be full of what does not end.
+        closing = Bridge(threads=1, name="rulvar-close")
+        await closing.call(self._parts.hub.join)
+        closing.close()
 
     @property
     def workflows(self) -> Mapping[str, Workflow]:

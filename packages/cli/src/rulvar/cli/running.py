@@ -1,0 +1,83 @@
+"""A command's event loop, and how the process leaves when user code does not.
+
+What a command began is over when its coroutine returns: its runs are let go and their leases
+given back. Whatever user code still does, in a task that catches its cancellation or in a
+thread of `asyncio.to_thread`, can write nothing any more, and keeps no process alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from rulvar.core.engine.afterlife import abandon
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+__all__ = ["leave", "run_to_end"]
+
+T = TypeVar("T")
+
+_TASKS_SECONDS = 1.0
+_THREADS_SECONDS = 0.2
+
+_ran: list[bool] = []
+"""Whether this process has run user code, which may have left threads behind."""
+
+
+def run_to_end(main: Coroutine[object, object, T]) -> T:
+    """Run a coroutine as `asyncio.run` does, but wait for nobody who does not obey.
+
+    Raises what ``main`` raises.
+    """
+    _ran.append(True)
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
+        loop.set_default_executor(threads)
+        try:
+            return runner.run(main)
+        finally:
+            loop.run_until_complete(_end_tasks())
+            threads.shutdown(wait=False, cancel_futures=True)
+            # The runner waits for the threads of the default one: of this there are none.
+            loop.set_default_executor(ThreadPoolExecutor(1))
+
+
+async def _end_tasks() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        _, left = await asyncio.wait(left, timeout=_TASKS_SECONDS)
+    for task in left:
+        abandon(task)
+
+
+def leave(status: int) -> NoReturn:
+    """End the process; at once where a thread of user code would keep it alive."""
+    give_up_at = time.monotonic() + _THREADS_SECONDS
+    for thread in _others() if _ran else ():
+        thread.join(max(0.0, give_up_at - time.monotonic()))
+    if not _ran or not _others():
+        sys.exit(status)
+    with suppress(Exception):
+        # As an orderly end does, after it has waited for the threads.
+        atexit._run_exitfuncs()  # noqa: SLF001 - there is no other name for it
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
+
+
+def _others() -> list[threading.Thread]:
+    here = threading.current_thread()
+    return [each for each in threading.enumerate() if each is not here and not each.daemon]
