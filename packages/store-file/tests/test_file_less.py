@@ -85,6 +85,9 @@ def test_nothing_follows_less_than_the_writer_knows(tmp_path: Path, hand: str, k
                 call()
             assert caught.value.run_id == "run"
             assert "'run'" in str(caught.value)
+            if left is not None and len(left) < len(whole(TEN)):
+                shorter = f"has {len(left)} bytes, where this store left {len(whole(TEN))}"
+                assert shorter in str(caught.value)
         assert (path.read_bytes() if path.exists() else None) == left
         # Other runs are what they were, and so is this one once its file is back.
         store.append("other", record(1))

@@ -8,6 +8,7 @@ them here, and nothing else of what is printed has any.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import le
 from typing import TYPE_CHECKING, TypeAlias
 
 from rulvar.core.wording import plain, plain_lines
@@ -80,21 +81,38 @@ def lines_of(part: Renderable, *, width: int | None, coloured: bool) -> Iterator
 
 def _lines_of_table(table: Columns, width: int | None, *, coloured: bool) -> Iterator[str]:
     rows = (table.titles, *table.rows)
-    widths = [max(map(_places, cells)) for cells in zip(*rows, strict=True)]
+    places = [[_places(cell) for cell in row] for row in rows]
+    widths = [max(column) for column in zip(*places, strict=True)]
     if width is not None:
         _narrow(widths, width - len(_GAP) * (len(widths) - 1))
-    for number, row in enumerate(rows):
+    for number, (row, taken) in enumerate(zip(rows, places, strict=True)):
+        colours = None
+        if coloured:
+            colours = [_COLOURS.get(table.styles.get(c, ""), "") if number else _BOLD for c in row]
+        if all(map(le, taken, widths)):
+            yield _line(table, row, taken, widths, colours)
+            continue
         folded = [_folded(cell, most) for cell, most in zip(row, widths, strict=True)]
-        colours = [_BOLD if number == 0 else _COLOURS.get(table.styles.get(c, ""), "") for c in row]
-        for at in range(max(map(len, folded), default=0)):
-            cells = []
-            for column, parts in enumerate(folded):
-                text = parts[at] if at < len(parts) else ""
-                room = " " * (widths[column] - _places(text))
-                if coloured and text and colours[column]:
-                    text = f"\x1b[{colours[column]}m{text}\x1b[0m"
-                cells.append(room + text if table.right[column] else text + room)
-            yield _GAP.join(cells).rstrip()
+        for at in range(max(map(len, folded))):
+            cells = [parts[at] if at < len(parts) else "" for parts in folded]
+            yield _line(table, cells, list(map(_places, cells)), widths, colours)
+
+
+def _line(
+    table: Columns,
+    cells: Sequence[str],
+    taken: Sequence[int],
+    widths: Sequence[int],
+    colours: Sequence[str] | None,
+) -> str:
+    parts = []
+    for column, text in enumerate(cells):
+        room = " " * (widths[column] - taken[column])
+        shown = text
+        if colours is not None and text and colours[column]:
+            shown = f"\x1b[{colours[column]}m{text}\x1b[0m"
+        parts.append(room + shown if table.right[column] else shown + room)
+    return _GAP.join(parts).rstrip()
 
 
 def _narrow(widths: list[int], most: int) -> None:

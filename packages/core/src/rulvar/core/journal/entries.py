@@ -100,6 +100,7 @@ def _corrupt(run_id: str, position: int, seq: int, why: str) -> StoreCorruptErro
     )
 
 
+_TEXT = (str, type(None))
 _TEXTS = ("kind", "status", "scope", "key", "deadlineAt", "spanId", "startedAt", "endedAt")
 _INTEGERS = ("ordinal", "ref", "epoch", "hashVersion")
 
@@ -117,7 +118,7 @@ def decode_entry(run_id: str, position: int, record: JournalRecord) -> JournalEn
     if not isinstance(members, dict):
         raise _corrupt(run_id, position, record.seq, "not a JSON object")
     for name in _TEXTS:
-        if not isinstance(members.get(name, ""), str | None):
+        if not isinstance(members.get(name), _TEXT):
             raise _corrupt(run_id, position, record.seq, f"its member {name!r} is no string")
     for name in _INTEGERS:
         value = members.get(name, 0)
