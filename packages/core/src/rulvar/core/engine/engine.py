@@ -347,9 +347,6 @@ class Engine:
         act = partial(control_calls.resolve, key=key, value=value, seq=seq)
         await self._briefly(run_id, None, act)
 
-    async def _resolve(self, run_id: str, key: str, value: object, seq: int | None) -> None:
-        await self.resolve(run_id, key, value, seq=seq)
-
     async def delete_run(self, run_id: str, *, lease: Lease | None = None) -> None:
         """Delete a run: blobs first, journal last; the tombstone of its epochs stays.
 
@@ -476,7 +473,7 @@ class Engine:
                 wish,
                 take,
                 on_end=self._forget,
-                resolve=self._resolve,
+                resolve=partial(self.resolve, run_id),
                 cancel=partial(self._briefly, run_id, lease, control_calls.cancel),
             )
             self._live[run_id] = handle

@@ -44,7 +44,7 @@ class RunHandle:
         take: Callable[[], Ownership],
         *,
         on_end: Callable[[RunHandle], None],
-        resolve: Callable[[str, str, object, int | None], Awaitable[None]],
+        resolve: Callable[..., Awaitable[None]],
         cancel: Callable[[], Awaitable[RunOutcome]],
     ) -> None:
         self.run_id = run_id
@@ -176,7 +176,7 @@ class RunHandle:
         Once it is over, a brief lease rides the answer. Arguments and what is raised are those
         of `Engine.resolve`.
         """
-        await self._resolve(self.run_id, key, value, seq)
+        await self._resolve(key, value, seq=seq)
 
     async def resolve_live(self, key: str, value: object, seq: int | None) -> bool:
         """Answer what the live run waits for; False when the segment has ended by now."""
