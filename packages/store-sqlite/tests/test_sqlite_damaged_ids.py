@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import apsw
 import pytest
 
 from rulvar.core import JournalRecord, Lease, RunFilter, RunMeta, Stores, audit_runs
@@ -106,3 +107,22 @@ def test_a_ref_that_is_no_utf_8_damages_its_run_alone(tmp_path: Path) -> None:
         assert found["m"].verdict == "damaged"
         assert found["m"].findings[-1].code == "blobs-unreadable"
         assert {found[run_id].verdict for run_id in found if run_id != "m"} == {"suspect"}
+
+
+def test_an_id_that_no_call_takes_is_left_out_of_listings_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with SqliteStore(path) as store:
+        for run_id in ("a", "z"):
+            store.put_meta(RunMeta(run_id=run_id, status="running", updated_at="-"))
+            store.acquire(run_id, "owner")
+        other = apsw.Connection(str(path))
+        row = '{"status":"running","updatedAt":"-"}'
+        for odd in ("b/c", "x" * 300, "new\nline"):
+            other.execute("INSERT INTO meta (run_id, payload) VALUES (?, ?)", (odd, row))
+            other.execute("INSERT INTO leases VALUES (?, 'other', 1, 9000000000000)", (odd,))
+        other.close()
+        assert [meta.run_id for meta in store.list_runs()] == ["a", "z"]
+        pages = [store.list_runs(RunFilter(limit=1, after_run_id=after)) for after in (None, "a")]
+        assert [[meta.run_id for meta in page] for page in pages] == [["a"], ["z"]]
+        assert [info.run_id for info in store.list_leases(None, 10)] == ["a", "z"]
+        assert set(store.list_run_ids(None, 10)) == {"a", "b/c", "new\nline", "x" * 300, "z"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
 import click
@@ -19,9 +19,11 @@ from rulvar.cli.others import OpenGroup
 from rulvar.cli.render import ago, plain
 from rulvar.cli.tables import columns
 from rulvar.cli.telling import show_document, show_text
-from rulvar.core.capabilities import has_lease_admin
+from rulvar.core.capabilities import has_lease_admin, has_run_inventory
+from rulvar.core.checks import check_run_id
 from rulvar.core.clock import SystemClock
 from rulvar.core.engine.process_identity import readable_part
+from rulvar.core.errors import ConfigError
 from rulvar.core.journal import SUSPECTED
 from rulvar.core.records import RUN_STATUSES, TERMINAL_STATUSES, RunFilter
 from rulvar.core.wire import parse_time
@@ -38,6 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["runs"]
 
 _LONGEST_NOTE = 60
+_FEW = 20
+_LEASES_AT_ONCE = 1_000
+_MOST_IDS = 1_000
+_MOST_NAMED = 5
 _STYLES = {
     "ok": "green",
     "running": "cyan",
@@ -113,27 +119,66 @@ def list_runs(
     with opened_stores(store, read_only=True) as stores:
         found = stores.journal.list_runs(run_filter)
         page = found[:limit]
-        holders = {meta.run_id: _holder(stores, meta.run_id) for meta in page}
+        holders = _holders(stores, page)
+        odd = _left_out(stores, after, limit)
     more = page[-1].run_id if len(found) > limit else None
     document = {
         "runs": [_row_document(meta, holders[meta.run_id]) for meta in page],
         "next_after": more,
     }
     output.show(document, lambda: _table(page, holders))
+    if odd:
+        output.note(
+            "left out, for no run can have such an id here: "
+            f"{', '.join(map(repr, odd[:_MOST_NAMED]))}"
+            f"{' and others' if len(odd) > _MOST_NAMED else ''}: `rulvar runs audit` names each"
+        )
     if more is not None and not output.json:
         output.note(f"there are more: --after {shlex.quote(more)}")
 
 
-def _holder(stores: Stores, run_id: str) -> LeaseInfo | None:
-    if not has_lease_admin(stores.journal):
-        return None
-    lease = stores.journal.get_lease(run_id)
-    return lease if lease is not None and lease.live else None
+def _is_run_id(text: str) -> bool:
+    try:
+        check_run_id(text)
+    except ConfigError:
+        return False
+    return True
+
+
+def _left_out(stores: Stores, after: str | None, limit: int) -> list[str]:
+    """Return the ids in reach of a page that are no run ids here: another writer's."""
+    if not has_run_inventory(stores.journal):
+        return []
+    found = stores.journal.list_run_ids(after, min(limit, _MOST_IDS))
+    return [run_id for run_id in found if not _is_run_id(run_id)]
+
+
+def _holders(stores: Stores, page: Sequence[RunMeta]) -> dict[str, LeaseInfo | None]:
+    """Return who holds each run of a page, read from the leases beside it."""
+    holders: dict[str, LeaseInfo | None] = dict.fromkeys(meta.run_id for meta in page)
+    journal = stores.journal
+    if not page or not has_lease_admin(journal):
+        return holders
+    if len(page) <= _FEW:
+        infos = (journal.get_lease(meta.run_id) for meta in page)
+        return holders | {info.run_id: info for info in infos if info is not None and info.live}
+    after: str | None = None
+    while leases := journal.list_leases(after, _LEASES_AT_ONCE):
+        for lease in leases:
+            if lease.live and lease.run_id in holders:
+                holders[lease.run_id] = lease
+        after = leases[-1].run_id
+        if after >= page[-1].run_id:
+            break
+    return holders
 
 
 def _row_document(meta: RunMeta, holder: LeaseInfo | None) -> dict[str, object]:
-    row = asdict(meta) | {"extra": dict(meta.extra)}
-    return row | {"holder": None if holder is None else asdict(holder)}
+    row: dict[str, object] = {field.name: getattr(meta, field.name) for field in fields(meta)}
+    row["extra"] = dict(meta.extra)
+    row["blocked"] = None if meta.blocked is None else asdict(meta.blocked)
+    row["holder"] = None if holder is None else asdict(holder)
+    return row
 
 
 def _table(page: Sequence[RunMeta], holders: dict[str, LeaseInfo | None]) -> Renderable:

@@ -10,8 +10,8 @@ import heapq
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from rulvar.core.checks import MAX_INTEGER
-from rulvar.core.errors import StoreCorruptError
+from rulvar.core.checks import MAX_INTEGER, check_run_id
+from rulvar.core.errors import ConfigError, StoreCorruptError
 from rulvar.core.filters import matches
 from rulvar.core.records import BlobStat, JournalRecord, LeaseInfo
 from rulvar.core.wire import Digits, InvalidJSONError, decode_meta, parse_json
@@ -185,10 +185,13 @@ def _rows(connection: apsw.Connection, source: _Source, wanted: RunFilter) -> li
 
 
 def _readable(run_id: bytes, payload: bytes) -> RunMeta | None:
-    """Decode a row; one that is not readable is left out of listings (promise M2)."""
+    """Decode a row; one that is not readable is left out of listings (promise M2).
+
+    So is one whose run id no call would take: `list_run_ids` names it, and the audit.
+    """
     try:
-        return decode_meta(run_id.decode("utf-8"), payload)
-    except (InvalidJSONError, UnicodeDecodeError):
+        return decode_meta(check_run_id(run_id.decode("utf-8")), payload)
+    except (ConfigError, InvalidJSONError, UnicodeDecodeError):
         return None
 
 
@@ -235,13 +238,13 @@ def _lease_info(row: tuple[object, ...], now: int) -> LeaseInfo | None:
         return None
     try:
         return LeaseInfo(
-            run_id=cast("bytes", run_id).decode("utf-8"),
+            run_id=check_run_id(cast("bytes", run_id).decode("utf-8")),
             owner=cast("bytes", owner).decode("utf-8"),
             epoch=epoch,
             expires_at=expires_at,
             live=bool(current) and expires_at > now,
         )
-    except UnicodeDecodeError:
+    except (ConfigError, UnicodeDecodeError):
         return None
 
 
