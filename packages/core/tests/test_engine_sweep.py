@@ -196,6 +196,25 @@ def test_a_run_that_this_code_cannot_replay_is_left_to_another() -> None:
     assert bench.sweeper().why_blocked("r") is None
 
 
+def test_a_run_that_turned_out_to_be_blocked_is_told_as_that_and_not_set_aside() -> None:
+    bench = Bench()
+
+    async def main() -> None:
+        async with Engine(bench.pair, [bench.job], clock=bench.clock) as engine:
+            code = engine.parts.code(bench.job)
+            blocked = Blocked(reason="another call", since=format_time(NOW), codes=(code,))
+            bench.put("r", blocked=blocked)
+            bench.put("s")
+            worker = Worker(engine)
+            for name in ("r", "s"):
+                await worker._set_aside(name, ConfigError(name))
+            assert worker._report.blocked == {"r": "another call"}
+            assert set(worker._report.broken) == {"s"}
+            assert set(worker._sweeper.set_aside) == {"s"}
+
+    asyncio.run(main())
+
+
 def test_a_suspected_child_makes_its_parent_suspected() -> None:
     """It is executed in its parent's segment: whoever takes that takes it."""
     bench = Bench()
