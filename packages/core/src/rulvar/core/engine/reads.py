@@ -75,7 +75,7 @@ class Reads:
         if not has_lease_admin(self._journal):
             return None
         lease = self._journal.get_lease(run_id)
-        return lease if lease is not None and lease.live else None
+        return lease if lease is not None and holds(lease) else None
 
     def lease_rows(self) -> dict[str, LeaseInfo]:
         """Return every lease row by its run, live or not; none where the store does not tell."""
