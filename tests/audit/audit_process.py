@@ -79,7 +79,7 @@ async def play(options: argparse.Namespace) -> None:
         async with Engine(stores, [errands]) as engine:
             try:
                 if options.retry:
-                    outcome = await engine.resume(options.run, retry_failed=True)
+                    outcome = await engine.retry(options.run)
                 else:
                     outcome = await engine.run(errands, options.names, run_id=options.run)
             except RulvarError as error:

@@ -153,7 +153,7 @@ async def a_stale_terminal_row_cannot_strand_a_run(scene: Scene, fenced: bool) -
         # successor: tries the failed run again, and is in the middle of it.
         WORLD.card_works = True
         successor = Engine(scene.successor, [order], owner="successor")
-        second = successor.start_resume("order-1", retry_failed=True)
+        second = successor.start_retry("order-1")
         await WORLD.shipping.wait()
         assert (scene.row("order-1").status, scene.row("order-1").segments) == ("running", 2)
 
@@ -278,7 +278,7 @@ async def a_stale_deletion_removes_nothing(scene: Scene, fenced: bool) -> None:
 
         # successor: somebody tries the failed run again.
         WORLD.card_works = True
-        second = successor.start_resume("order-1", retry_failed=True)
+        second = successor.start_retry("order-1")
         await WORLD.shipping.wait()
         held = scene.look.journal.load("order-1"), scene.look.transcripts.list_refs("order-1")
         assert all(held)

@@ -271,13 +271,13 @@ def open_patch_lost(home: Home) -> Stores:
 
 
 def open_steps_paid_twice(home: Home) -> Stores:
-    async def step(scope: Any, name: str, function: Any, args: Any, retry: Any) -> object:
-        opened = await scope.open("step", name)
+    async def step(scope: Any, name: str, plan: Any) -> object:
+        opened = await scope.open("step", name, args=plan.args)
         if isinstance(opened, Answered):
             if opened.answer.status == "ok":
-                await steps.call(scope.segment, function, args)
+                await steps.call(scope.segment, plan.function, plan.args)
             return unwrap(opened.answer, scope.segment.run_id)
-        return await steps._perform(scope, opened, function, args, retry)
+        return await steps._perform(scope, opened, plan)
 
     spoil(steps, "step", step)
     return open_sound(home)

@@ -10,7 +10,7 @@ import pytest
 
 from rulvar.core.engine import Engine, workflow
 from rulvar.core.errors import ConfigError, LeaseHeldError
-from rulvar.core.journal import read_journal
+from rulvar.core.journal import GIVEN_UP, read_journal
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
 
@@ -240,7 +240,9 @@ def test_a_timeout_around_a_step_is_the_bodys_own(plain: bool) -> None:
     release.set()
     assert outcome.value == ["timed out", "next"]
     steps = [(e.key, e.ref is not None) for e in read_journal("r", store.load("r")) if e.key]
-    assert steps == [("slow", False), ("next", False), ("next", True)]
+    assert steps == [("slow", False), ("slow", True), ("next", False), ("next", True)]
+    [given_up] = [e for e in read_journal("r", store.load("r")) if e.kind == GIVEN_UP]
+    assert (given_up.key, given_up.status) == ("slow", "cancelled")
 
 
 @pytest.mark.parametrize("answer", [False, True], ids=["opening", "answer"])
@@ -273,8 +275,9 @@ def test_a_timeout_while_a_step_is_journalled_leaves_the_journal_in_order(answer
 
     assert asyncio.run(main()).value == ["timed out", "next"]
     assert [r.seq for r in store.load("r")] == list(range(len(store.load("r"))))
-    landed = [e.key for e in read_journal("r", store.load("r")) if e.ref is not None]
-    assert landed == (["slow", "next"] if answer else ["next"])
+    landed = [(e.kind, e.key) for e in read_journal("r", store.load("r")) if e.ref is not None]
+    given_up = [(GIVEN_UP, "slow"), ("step", "next")]
+    assert landed == ([("step", "slow"), *given_up] if answer else given_up)
 
 
 def test_closing_an_engine_lets_its_live_runs_go() -> None:

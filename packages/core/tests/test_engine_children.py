@@ -14,6 +14,7 @@ from rulvar.core.errors import (
     ConfigError,
     StepFailedError,
 )
+from rulvar.core.journal import GIVEN_UP
 
 if TYPE_CHECKING:
     from rulvar.core.engine import Context, Event
@@ -238,16 +239,16 @@ def test_a_failed_child_fails_the_call_and_is_replayed_as_failed() -> None:
             assert family.ran == {"work": 1, "ValueError": 1}
             nonlocal healthy
             healthy = True
-            retried = await engine.resume("r", retry_failed=True)
+            retried = await engine.retry("r")
             assert (retried.status, retried.value) == ("ok", "healed")
         openings = [e.seq for e in family.entries("r") if e.kind == "child" and e.ref is None]
-        assert [family.status(f"r.{seq}") for seq in openings] == ["error", "ok"]
-        assert len(openings) == 2, "the retried call begins a child of its own"
+        assert [family.status(f"r.{seq}") for seq in openings] == ["ok"]
+        assert len(openings) == 1, "the failed child goes on under its own run id"
 
     asyncio.run(main())
 
 
-def test_a_child_that_was_given_up_under_a_timeout_is_let_go() -> None:
+def test_a_child_that_was_given_up_under_a_timeout_is_cancelled() -> None:
     family = Family()
 
     async def main() -> None:
@@ -274,8 +275,10 @@ def test_a_child_that_was_given_up_under_a_timeout_is_let_go() -> None:
             outcome = await asyncio.wait_for(engine.run(impatient, run_id="r"), 20)
         assert (outcome.status, outcome.value) == ("ok", "gave up")
         child_id = family.child("c")
-        assert family.status(child_id) == "running"
+        assert family.status(child_id) == "cancelled"
         assert family.store.get_lease(child_id) is None
+        given_up = [e.ref for e in family.entries("r") if e.kind == GIVEN_UP]
+        assert [f"r.{seq}" for seq in given_up] == [child_id], "journalled before it is cancelled"
 
     asyncio.run(main())
 

@@ -202,11 +202,11 @@ def test_a_crash_while_failed_steps_are_retried_leaves_a_run_that_goes_on() -> N
         result = await ctx.step("flaky", step)
         return [result, await ctx.step("more", lambda: "more")]
 
-    async def main(pair: StorePair, *, retry_failed: bool = False) -> RunOutcome:
+    async def main(pair: StorePair, *, retry: bool = False) -> RunOutcome:
         async with Engine(pair, [flaky], clock=clock) as engine:
             if store.get_meta("r") is None:
                 return await engine.run(flaky, run_id="r")
-            return await engine.resume("r", retry_failed=retry_failed)
+            return await (engine.retry("r") if retry else engine.resume("r"))
 
     assert asyncio.run(main(stores)).status == "error"
     healthy = True
@@ -215,12 +215,12 @@ def test_a_crash_while_failed_steps_are_retried_leaves_a_run_that_goes_on() -> N
     def around(call: StoreCall, perform: Callable[[], object]) -> object:
         nonlocal appends
         appends += call.method == "append"
-        if appends >= 3:
+        if appends >= 4:  # the retry, then the step's opening and answer
             raise ProcessDiedError
         return perform()
 
     with pytest.raises(ProcessDiedError):
-        asyncio.run(main(WatchedStores(stores, around=around), retry_failed=True))
+        asyncio.run(main(WatchedStores(stores, around=around), retry=True))
     clock.advance(store.lease_ttl_ms)
     outcome = asyncio.run(main(stores))
     assert (outcome.status, outcome.value) == ("ok", ["done", "more"])

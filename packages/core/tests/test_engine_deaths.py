@@ -441,7 +441,7 @@ def test_a_retry_of_an_exhausted_run_begins_the_count_anew() -> None:
         async with bench.engine(mended) as engine:
             again = await engine.resume("r")
             assert again.status == "exhausted"
-            done = await engine.resume("r", retry_failed=True)
+            done = await engine.retry("r")
             return [(done.status, done.value)]
 
     assert asyncio.run(main()) == [("ok", "mended")]

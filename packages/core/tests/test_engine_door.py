@@ -417,4 +417,4 @@ def test_appends_of_parallel_branches_go_in_order_one_at_a_time() -> None:
     stores.around = around
     assert asyncio.run(run(stores, clock, wide)).value == 20
     assert most == 1
-    assert seqs(store) == list(range(42))
+    assert seqs(store) == list(range(44)), "start, settle, and 21 calls with their answers"

@@ -267,7 +267,7 @@ def test_an_entry_that_waits_for_its_turn_is_not_journalled_after_the_end() -> N
 
     asyncio.run(main())
     keys = [entry.key for entry in read_journal("r", store.load("r")) if entry.key]
-    assert keys == ["first"]
+    assert keys == ["p", "first"]
 
 
 @workflow

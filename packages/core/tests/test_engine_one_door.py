@@ -109,7 +109,7 @@ class World:
             await self.now.resolve("r", "word", 1)
             assert (await self.now.resume("r")).status == "error"
         async with self.engine() as self.now:
-            outcome = await self.now.resume("r", retry_failed=True)
+            outcome = await self.now.retry("r")
             assert outcome.status == "ok"
             await self.now.run(asks, run_id="cancelled")
             await self.now.cancel("cancelled")

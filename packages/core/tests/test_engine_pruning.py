@@ -138,7 +138,7 @@ def test_what_a_failed_try_left_is_pruned_once_its_retry_is_complete() -> None:
             assert (await engine.run(retried, run_id="r")).status == "error"
             assert (await engine.prune_run("r")).deleted == ()
             broken = False
-            assert (await engine.resume("r", retry_failed=True)).value == "over"
+            assert (await engine.retry("r")).value == "over"
             first, second = (e.seq for e in entries(bench) if e.kind == "turns" and e.ref is None)
             there = {ref for ref in bench.store.snapshot().blobs if "/source" not in ref}
             assert there >= {f"r/ckpt/{first}", f"r/ckpt/{second}", f"r/summary/{first}/2"}

@@ -1,4 +1,4 @@
-"""The replay kernel decides from the journal alone; a crash after any prefix changes nothing."""
+"""A crash after any prefix of a journal changes nothing."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rulvar.core.engine import Engine, workflow
-from rulvar.core.engine.replay import Answered, Dangling, Fresh, Replay, Waiting
-from rulvar.core.errors import NonDeterminismError
-from rulvar.core.journal import JournalEntry, read_journal
+from rulvar.core.journal import read_journal
 from rulvar.core.records import RunMeta
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ManualClock, ReferenceStore
@@ -24,111 +21,6 @@ if TYPE_CHECKING:
 
     from rulvar.core.engine import Context, Workflow
     from rulvar.core.records import JournalRecord
-
-
-def opened(seq: int, kind: str, key: str, ordinal: int = 0, scope: str = "") -> JournalEntry:
-    return JournalEntry(seq=seq, kind=kind, status="running", scope=scope, key=key, ordinal=ordinal)
-
-
-def answered(seq: int, ref: int, value: object, status: str = "ok") -> JournalEntry:
-    return JournalEntry(seq=seq, kind="step", status=status, ref=ref, value=value)
-
-
-# --- the kernel ---------------------------------------------------------------------------------
-
-
-def test_a_call_is_fresh_dangling_or_answered_by_what_the_journal_has() -> None:
-    replay = Replay.of([opened(1, "step", "a"), opened(2, "step", "b"), answered(3, 1, "A")])
-    first = replay.next("step", "", "a")
-    second = replay.next("step", "", "b")
-    third = replay.next("step", "", "c")
-    assert isinstance(first, Answered)
-    assert first.answer.value == "A"
-    assert isinstance(second, Dangling)
-    assert second.opening.seq == 2
-    assert isinstance(third, Fresh)
-
-
-@pytest.mark.parametrize("kind", ["external", "timer"])
-def test_a_suspension_without_an_answer_is_waited_for(kind: str) -> None:
-    replay = Replay.of([opened(1, kind, "k")])
-    assert isinstance(replay.next(kind, "", "k"), Waiting)
-    assert [entry.seq for entry in replay.waiting()] == [1]
-
-
-def test_ordinals_count_one_key_in_one_scope() -> None:
-    replay = Replay()
-    made = [
-        replay.next("step", scope, key)
-        for scope, key in [("", "a"), ("", "a"), ("", "b"), ("/p#0[0]", "a")]
-    ]
-    assert [decision.call.ordinal for decision in made] == [0, 1, 0, 0]
-
-
-def test_a_call_of_another_kind_is_no_replay() -> None:
-    replay = Replay.of([opened(1, "step", "a")])
-    with pytest.raises(NonDeterminismError) as caught:
-        replay.next("external", "", "a")
-    assert (caught.value.scope, caught.value.key, caught.value.ordinal) == ("", "a", 0)
-
-
-def test_the_first_answer_wins() -> None:
-    replay = Replay.of([opened(1, "external", "k")])
-    assert replay.landed(answered(2, 1, "first"))
-    assert not replay.landed(answered(3, 1, "second"))
-    decision = replay.next("external", "", "k")
-    assert isinstance(decision, Answered)
-    assert decision.answer.value == "first"
-
-
-def test_an_answer_to_nothing_is_no_answer() -> None:
-    assert not Replay.of([opened(1, "step", "a")]).landed(answered(2, 77, "?"))
-
-
-def test_what_was_drawn_is_its_own_answer() -> None:
-    replay = Replay.of([JournalEntry(seq=1, kind="rand", status="ok", key="$random", value=0.5)])
-    decision = replay.next("rand", "", "$random")
-    assert isinstance(decision, Answered)
-    assert decision.answer.value == 0.5
-
-
-def test_a_failed_call_of_an_earlier_segment_is_made_again_when_asked() -> None:
-    journal = [opened(1, "step", "a"), answered(2, 1, None, status="error")]
-    assert isinstance(Replay.of(journal).next("step", "", "a"), Answered)
-    replay = Replay.of(journal, retry_failed=True)
-    assert isinstance(replay.next("step", "", "a"), Fresh)
-
-
-def test_a_call_that_fails_in_this_segment_is_not_made_again() -> None:
-    replay = Replay.of([opened(1, "step", "a")], retry_failed=True)
-    replay.landed(opened(2, "step", "b"))
-    replay.landed(answered(3, 2, None, status="error"))
-    assert isinstance(replay.next("step", "", "b"), Answered)
-
-
-def test_the_later_opening_of_a_retried_call_counts() -> None:
-    journal = [
-        opened(1, "step", "a"),
-        answered(2, 1, None, status="error"),
-        opened(3, "step", "a"),
-        answered(4, 3, "A"),
-    ]
-    decision = Replay.of(journal, retry_failed=True).next("step", "", "a")
-    assert isinstance(decision, Answered)
-    assert decision.answer.value == "A"
-
-
-def test_kinds_from_another_version_are_passed_over() -> None:
-    replay = Replay.of(
-        [
-            JournalEntry(seq=1, kind="hologram", status="odd", key="a"),
-            JournalEntry(seq=2, kind="hologram", status="odd", ref=1, value=3),
-            opened(3, "step", "a"),
-        ]
-    )
-    decision = replay.next("step", "", "a")
-    assert isinstance(decision, Dangling)
-    assert decision.opening.seq == 3
 
 
 # --- a crash after any prefix -------------------------------------------------------------------

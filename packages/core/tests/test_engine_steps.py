@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.core.engine import Engine, RetryPolicy, workflow
+from rulvar.core.engine.replay import Replay
 from rulvar.core.errors import ConfigError, NonDeterminismError, StepFailedError, SupersededError
 from rulvar.core.journal import read_journal
 from rulvar.core.stores import Stores
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from rulvar.core.engine import Context, RunOutcome, Workflow
     from rulvar.core.engine.ownership import OwnedRun
+    from rulvar.core.journal import JournalEntry
 
 
 def quickly(
@@ -36,13 +38,11 @@ class Bench:
         self.store = ReferenceStore(clock=self.clock)
         self.stores = Stores(self.store, self.store.transcripts())
 
-    def run(
-        self, body: Workflow, *, resume: bool = False, retry_failed: bool = False
-    ) -> RunOutcome:
+    def run(self, body: Workflow, *, resume: bool = False, retry: bool = False) -> RunOutcome:
         async def main() -> RunOutcome:
             async with Engine(self.stores, [body], clock=self.clock, linger_ms=0) as engine:
                 if resume:
-                    return await engine.resume("r", retry_failed=retry_failed)
+                    return await (engine.retry("r") if retry else engine.resume("r"))
                 return await engine.run(body, run_id="r")
 
         return asyncio.run(main())
@@ -224,10 +224,10 @@ def test_a_failed_step_replays_as_failed_unless_it_is_retried() -> None:
     again = bench.run(body, resume=True)
     assert (again.status, again.error, again.executed) == ("error", failed.error, 0)
     assert bench.store.load("r") == journal
-    retried = bench.run(body, resume=True, retry_failed=True)
+    retried = bench.run(body, resume=True, retry=True)
     assert (retried.status, retried.value) == ("ok", 2)
     assert paid == ["paid"], "what had completed is not paid twice"
-    assert bench.run(body, resume=True, retry_failed=True).executed == 0
+    assert bench.run(body, resume=True, retry=True).executed == 0
 
 
 @pytest.mark.parametrize(
@@ -276,10 +276,14 @@ def test_a_body_that_takes_another_way_is_told_so() -> None:
 
     assert bench.run(body).status == "suspended"
     stepped = False
-    outcome = bench.run(body, resume=True)
-    assert outcome.status == "error"
-    assert outcome.error is not None
-    assert outcome.error.error_type.endswith("NonDeterminismError")
+    before = bench.store.load("r")
+    with pytest.raises(NonDeterminismError, match="external 'a' stands where the journal has step"):
+        bench.run(body, resume=True)
+    row = bench.store.get_meta("r")
+    assert row is not None
+    assert row.blocked is not None
+    assert "ctx.patched" in row.blocked.reason
+    assert bench.store.load("r") == before, "nothing is opened or settled"
 
 
 def test_branches_return_in_their_order_within_their_limit() -> None:
@@ -305,7 +309,7 @@ def test_branches_return_in_their_order_within_their_limit() -> None:
     assert outcome.value == list(range(9))
     assert most == 3
     bench.crash()
-    assert bench.run(body, resume=True).replayed == 9
+    assert bench.run(body, resume=True).replayed == 9 + 1, "the branches' calls, and theirs"
 
 
 def test_no_branches_is_no_work() -> None:
@@ -373,7 +377,6 @@ def test_all_branches_are_waited_for_and_the_first_failure_carries_the_others() 
 
 def test_time_and_chance_are_drawn_once() -> None:
     bench = Bench()
-    go_on = False
 
     @workflow
     async def body(ctx: Context) -> object:
@@ -388,12 +391,12 @@ def test_time_and_chance_are_drawn_once() -> None:
             *await ctx.parallel("p", [branch, branch]),
         ]
         seen.append(drawn)
-        return drawn if go_on else await ctx.await_external("k")
+        await ctx.await_external("k", timeout_ms=3_600_000, default=None)
+        return drawn
 
     seen: list[object] = []
     bench.run(body)
     bench.clock.advance(3_600_000)
-    go_on = True
     outcome = bench.run(body, resume=True)
     assert seen[0] == seen[1] == outcome.value
     assert isinstance(outcome.value, list)
@@ -431,23 +434,25 @@ def test_a_leaked_call_of_a_body_that_has_returned_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", ["step", "now"])
-def test_a_call_whose_run_is_lost_while_it_was_journalled_does_not_begin(kind: str) -> None:
+def test_a_call_whose_run_is_lost_while_it_was_journalled_does_not_begin(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The opening landed; the keeper noticed the loss before the function was called."""
     bench = Bench()
     ran: list[str] = []
 
+    landed = Replay.landed
+
+    def landed_then_lost(replay: Replay, entry: JournalEntry) -> bool:
+        first = landed(replay, entry)
+        bench.store.seize("r", "successor")
+        [owned] = kept
+        owned.renew()  # the keeper's, due right now
+        return first
+
     @workflow
     async def body(ctx: Context) -> None:
-        segment = ctx._segment
-        landed = segment._landed
-
-        def landed_then_lost(entry: object) -> None:
-            landed(entry)  # type: ignore[arg-type]
-            bench.store.seize("r", "successor")
-            [owned] = kept
-            owned.renew()  # the keeper's, due right now
-
-        segment._landed = landed_then_lost  # type: ignore[method-assign]
+        monkeypatch.setattr(Replay, "landed", landed_then_lost)
         if kind == "step":
             await ctx.step("s", ran.append, "s")
         else:

@@ -226,7 +226,7 @@ def test_what_only_a_submodule_has_is_refused(bench: Bench, tmp_path: Path) -> N
         asyncio.run(bench.run()).unwrap()
     bench.assert_nothing_left()
     bench.work = work
-    assert asyncio.run(bench.resume(retry_failed=True)).status == "ok"
+    assert asyncio.run(bench.resume(retry=True)).status == "ok"
     assert bench.results[-1].files == ("kept.txt",), "one that is as it was is no hindrance"
 
 
@@ -449,7 +449,7 @@ def test_a_body_that_fails_leaves_nothing_and_may_be_tried_again(bench: Bench) -
     bench.assert_nothing_left()
     assert bench.pair.transcripts.get(PATCH) is None
     bench.work = change_everything
-    again = asyncio.run(bench.resume(retry_failed=True))
+    again = asyncio.run(bench.resume(retry=True))
     assert again.status == "ok"
     assert "half.txt" not in bench.results[0].files
 

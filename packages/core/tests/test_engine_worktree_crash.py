@@ -314,7 +314,7 @@ def test_a_place_that_somebody_else_made_is_refused(bench: Bench, tmp_path: Path
     place.rmdir()
     place.symlink_to(tmp_path)
     with pytest.raises(StepFailedError, match="not a folder of this user alone"):
-        asyncio.run(bench.resume(retry_failed=True)).unwrap()
+        asyncio.run(bench.resume(retry=True)).unwrap()
 
 
 def test_the_events_of_a_worktree(bench: Bench) -> None:

@@ -93,14 +93,12 @@ class Bench:
         ) as engine:
             return await engine.run(self.workflow, {}, run_id="r")
 
-    async def resume(
-        self, stores: StorePair | None = None, *, retry_failed: bool = False
-    ) -> RunOutcome:
+    async def resume(self, stores: StorePair | None = None, *, retry: bool = False) -> RunOutcome:
         self.clock.advance(self.store.lease_ttl_ms)  # whoever had it is gone
         async with Engine(
             stores or self.pair, [self.workflow], clock=self.clock, observer=self.events.append
         ) as engine:
-            return await engine.resume("r", retry_failed=retry_failed)
+            return await (engine.retry("r") if retry else engine.resume("r"))
 
     def die_at(
         self, fatal: Callable[[StoreCall], bool], when: Literal["before", "after"] = "before"

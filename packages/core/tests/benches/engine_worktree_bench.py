@@ -84,12 +84,10 @@ class Bench:
         ) as engine:
             return await engine.run(self.workflow, {}, run_id="r")
 
-    async def resume(
-        self, stores: StorePair | None = None, *, retry_failed: bool = False
-    ) -> RunOutcome:
+    async def resume(self, stores: StorePair | None = None, *, retry: bool = False) -> RunOutcome:
         self.clock.advance(self.store.lease_ttl_ms)
         async with Engine(stores or self.pair, [self.workflow], clock=self.clock) as engine:
-            return await engine.resume("r", retry_failed=retry_failed)
+            return await (engine.retry("r") if retry else engine.resume("r"))
 
     def forget_answer(self) -> None:
         """As if the process had died before it journalled what the worktree came to."""

@@ -20,6 +20,7 @@ Split by whose fault it is, and by what is known to have happened::
         ├── SettlementError          the outcome could not be recorded
         ├── StepFailedError          a step failed for good
         ├── RunFailedError           the body raised
+        ├── RunTimeoutError          the run was not over at its deadline
         ├── RunCancelledError        the run was cancelled
         ├── JournalCompatibilityError  the journal is outside this version's window
         ├── NonDeterminismError      the body took another way than its journal
@@ -57,6 +58,7 @@ __all__ = [
     "RunCancelledError",
     "RunError",
     "RunFailedError",
+    "RunTimeoutError",
     "SettlementError",
     "StepFailedError",
     "StoreBusyError",
@@ -413,6 +415,12 @@ class RunFailedError(RunError):
         self.error_type = error_type
 
 
+class RunTimeoutError(RunError):
+    """The run was not over at its deadline."""
+
+    code = "run-timeout"
+
+
 class RunCancelledError(RunError):
     """The run was cancelled, or deleted from the inside."""
 
@@ -450,13 +458,7 @@ class NonDeterminismError(RunError):
     code = "non-determinism"
 
     def __init__(
-        self,
-        message: str,
-        *,
-        run_id: str | None = None,
-        scope: str,
-        key: str,
-        ordinal: int,
+        self, message: str, *, run_id: str | None = None, scope: str, key: str, ordinal: int
     ) -> None:
         super().__init__(message, run_id=run_id)
         self.scope = scope

@@ -134,7 +134,7 @@ def resume(
         output,
         store,
         workflows,
-        lambda engine: engine.start_resume(run_id, retry_failed=retry_failed),
+        lambda engine: engine.start_retry(run_id) if retry_failed else engine.start_resume(run_id),
         on_source_change=on_source_change,
         existing=True,
     )

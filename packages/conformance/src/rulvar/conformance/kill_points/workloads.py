@@ -128,7 +128,7 @@ async def _retry(stage: Stage) -> object:
         outcome = await engine.run(flow, run_id=run_id)
         if outcome.status == "error":
             (stage.folder / "mended").touch()
-            outcome = await engine.resume(run_id, retry_failed=True)
+            outcome = await engine.retry(run_id)
     return told(outcome)
 
 

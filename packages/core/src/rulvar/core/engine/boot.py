@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rulvar.core.engine.outcome import Failure, RunOutcome
 from rulvar.core.engine.recoveries import boots_of, exhaust, recover
 from rulvar.core.engine.replay import Replay
+from rulvar.core.engine.retries import RETRIED_STATUSES, retry_draft, was_retried_by
 from rulvar.core.engine.workflow import NOT_GIVEN, NotGiven
 from rulvar.core.errors import ConfigError, StoreCorruptError
 from rulvar.core.journal import (
@@ -22,6 +23,7 @@ from rulvar.core.journal import (
     attempts,
     cancel_begun,
     check_window,
+    deadline_of,
     last_settle,
     read_journal,
     run_start,
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from rulvar.core.journal import Settle, Start
     from rulvar.core.records import JournalRecord
 
-__all__ = ["BeingCancelled", "Booted", "Resume", "StartNew", "boot", "over", "read_run"]
+__all__ = ["BeingCancelled", "Booted", "Resume", "StartNew", "boot", "over", "read_run", "reopen"]
 
 SOURCE_NAME = "source"
 
@@ -62,13 +64,17 @@ class StartNew:
     """The run that this one is a child of, and that run's genesis."""
     max_recoveries: Given[int | None] = NOT_GIVEN
     """How often in a row this run may die; left out, it is the workflow's."""
+    deadline_ms: int | None = None
+    """How long the run may take from its first segment's begin."""
+    retried_by: int | None = None
+    """The seq of the parent's retry that makes a failed child go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """A caller's wish to go on with a run that has begun."""
+    """A caller's wish to go on with a run that has begun; ``retry`` reopens a failed one."""
 
-    retry_failed: bool = False
+    retry: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +93,8 @@ class Booted:
     """Whether the segment before this one has ended neither settled nor stopped in order."""
     attempts: Mapping[int, int] = field(default_factory=dict)
     """How often calls were begun that were begun more than once, by their opening's seq."""
+    deadline_at: str | None = None
+    """When the run is to be over, at the latest."""
 
 
 class BeingCancelled:
@@ -162,9 +170,8 @@ def boot(
         return _begin(parts, door, wish, state)
     if isinstance(wish, StartNew):
         _check_same(door.run_id, wish, state.start)
-    retry = isinstance(wish, Resume) and wish.retry_failed
     outcome = state.outcome
-    if outcome is not None and not (retry and outcome.status in {"error", "exhausted"}):
+    if outcome is not None and not _is_to_be_retried(wish, state.entries, outcome):
         return over(parts, door, state, outcome)
     if cancel_begun(state.entries):
         if state.meta is None:
@@ -174,7 +181,29 @@ def boot(
     _check_version(door.run_id, workflow, state.start)
     _check_body(parts, door.run_id, workflow, state.start)
     workflow.check_args(provided=state.start.args_provided)
-    return _go_on(parts, door, workflow, state, state.start, predecessor=predecessor, retry=retry)
+    if outcome is not None:
+        by = wish.retried_by if isinstance(wish, StartNew) else None
+        state.entries.append(reopen(parts, door, state, outcome, by=by))
+    return _go_on(parts, door, workflow, state, state.start, predecessor=predecessor)
+
+
+def _is_to_be_retried(
+    wish: StartNew | Resume, entries: Sequence[JournalEntry], outcome: Settle
+) -> bool:
+    if outcome.status not in RETRIED_STATUSES:
+        return False
+    if isinstance(wish, Resume):
+        return wish.retry
+    return wish.retried_by is not None and not was_retried_by(entries, wish.retried_by)
+
+
+def reopen(
+    parts: Parts, door: Door, state: RunState, outcome: Settle, *, by: int | None = None
+) -> JournalEntry:
+    """Journal the retry of a run that failed. Raises as `Door.append`."""
+    now = format_time(parts.clock.now_ms())
+    door.segment = _segment_number(state)
+    return door.append(retry_draft(state.entries, outcome, now=now, by=by))
 
 
 def _go_on(
@@ -185,7 +214,6 @@ def _go_on(
     start: Start,
     *,
     predecessor: Predecessor | None,
-    retry: bool,
 ) -> Booted | RunOutcome:
     """Begin a later segment: tell the death of the last one, if it died, then put the row."""
     number = door.segment = _segment_number(state)
@@ -214,12 +242,13 @@ def _go_on(
         args_provided=start.args_provided,
         args=start.args,
         number=number,
-        replay=Replay.of(state.entries, retry_failed=retry),
+        replay=Replay.of(state.entries),
         last=state.last,
         grown=state.grown,
         resumed=True,
         unsettled=boots.died,
         attempts=attempts(state.entries),
+        deadline_at=deadline_of(start, state.entries),
     )
 
 
@@ -360,6 +389,7 @@ def _begin(parts: Parts, door: Door, wish: StartNew | Resume, state: RunState) -
         last=None,
         grown=False,
         resumed=False,
+        deadline_at=deadline_of(run_start([entry]), [entry]),
     )
 
 
@@ -378,6 +408,8 @@ def _start_facts(
     }
     if not isinstance(wish.max_recoveries, NotGiven):
         facts["maxRecoveries"] = wish.max_recoveries
+    if wish.deadline_ms is not None:
+        facts["deadlineMs"] = wish.deadline_ms
     if wish.parent is not None:
         facts["parentRunId"], facts["parentGenesis"] = wish.parent
     if wish.args_provided:

@@ -1,15 +1,22 @@
-"""Performing a ``parallel``: branches side by side, each a strand with a scope of its own."""
+"""Performing a ``parallel``: branches side by side, each a strand with a scope inside it.
+
+The call's opening names the number of its branches, its answer says that all have ended, and
+names the calls that failed in them. A replay runs the branches again, over their journal; a
+branch that has not asked for all of it at its end has taken another way.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import quote
 
 from rulvar.core.engine.control import SegmentEnded
+from rulvar.core.engine.failed_calls import calls_of
 from rulvar.core.engine.outcome import one_line
+from rulvar.core.engine.replay import Answered
 from rulvar.core.engine.scope import Scope
 from rulvar.core.engine.usercode import UserCode, original
+from rulvar.core.journal import GIVEN_UP, branch_scope
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -29,8 +36,34 @@ async def parallel(
 ) -> list[T]:
     """Run every branch and return their results; see `Context.parallel`."""
     segment = scope.segment
-    ordinal = segment.replay.take_ordinal(scope.path, f"parallel:{name}")
-    path = f"{scope.path}/{quote(name, safe='')}#{ordinal}"
+    opened = await scope.open(
+        "parallel", name, value={"branches": len(branches)}, branches=len(branches)
+    )
+    opening = opened.opening if isinstance(opened, Answered) else opened.entry
+    tasks = _begin(scope, opening.key, opening.ordinal, branches, limit)
+    if tasks:
+        await _join(segment, tasks)
+    if isinstance(opened, Answered):
+        if opened.answer.ref != opening.seq or opened.answer.kind == GIVEN_UP:
+            frame = segment.frames.of(scope.path)
+            await segment.frames.wait_until_given_up(frame, opened.answer)
+        return _results(tasks)
+    failures = _failures(tasks)
+    if not any(isinstance(failure, SegmentEnded) for failure in failures):
+        failed = [seq for failure in failures for seq in calls_of(failure)]
+        status = "error" if failures else "ok"
+        await scope.answer(opening, {"failed": failed} if failed else None, status=status)
+    return _results(tasks)
+
+
+def _begin(
+    scope: Scope,
+    name: str,
+    ordinal: int,
+    branches: Sequence[Callable[[Scope], Awaitable[T]]],
+    limit: int | None,
+) -> list[asyncio.Task[T]]:
+    segment = scope.segment
     places = min(limit or len(branches), len(branches))
     gate = asyncio.Semaphore(max(1, places))
     left = len(branches)
@@ -41,32 +74,39 @@ async def parallel(
         nonlocal left
         left -= 1
         if 0 < left < places:
-            segment.strand_rests()
+            segment.strands.rests()
 
     tasks: list[asyncio.Task[T]] = []
     for index, branch in enumerate(branches):
         if index < places:
-            segment.strand_begins()
-        inner = Scope(segment, f"{path}[{index}]")
+            segment.strands.begins()
+        inner = Scope(segment, branch_scope(scope.path, name, ordinal, index), around=scope)
         task = asyncio.create_task(_strand(inner, branch, gate))
         task.add_done_callback(strand_ended)
         tasks.append(task)
-    if tasks:
-        await _join(segment, tasks)
-    return _results(tasks)
+    return tasks
 
 
 async def _strand(
     scope: Scope, branch: Callable[[Scope], Awaitable[T]], gate: asyncio.Semaphore
 ) -> T:
+    segment = scope.segment
+    scope.belongs_to_this_task()
     async with gate:
-        scope.segment.check()
-        with UserCode(lambda: scope.segment.has_ended):
-            return await branch(scope)
+        segment.check()
+        try:
+            with UserCode(lambda: segment.has_ended):
+                result = await branch(scope)
+                scope.check_awaited()
+        except Exception:
+            await scope.must_be_whole()
+            raise
+        await scope.must_be_whole()
+        return result
 
 
 async def _join(segment: Segment, tasks: list[asyncio.Task[T]]) -> None:
-    segment.strand_rests()
+    segment.strands.rests()
     try:
         await asyncio.wait(tasks)
     except asyncio.CancelledError:
@@ -76,9 +116,13 @@ async def _join(segment: Segment, tasks: list[asyncio.Task[T]]) -> None:
         raise
 
 
-def _results(tasks: list[asyncio.Task[T]]) -> list[T]:
+def _failures(tasks: list[asyncio.Task[T]]) -> list[BaseException]:
     ended = [None if task.cancelled() else task.exception() for task in tasks]
-    failures = [original(error) for error in ended if error is not None]
+    return [original(error) for error in ended if error is not None]
+
+
+def _results(tasks: list[asyncio.Task[T]]) -> list[T]:
+    failures = _failures(tasks)
     for failure in failures:
         if isinstance(failure, SegmentEnded):
             raise failure

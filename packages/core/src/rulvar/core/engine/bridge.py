@@ -100,8 +100,19 @@ class Bridge:
         self._lock = threading.Lock()
         self._threads = 0
         self._unfinished = 0
+        self._begun: set[asyncio.Future[object]] = set()
         self._closed = False
         self._mailboxes: dict[asyncio.AbstractEventLoop, _Mailbox] = {}
+
+    @property
+    def limit(self) -> int:
+        """The most threads that there are at a time."""
+        return self._limit
+
+    @property
+    def left_behind(self) -> int:
+        """How many calls have begun, were given up by whoever made them, and go on."""
+        return sum(future.cancelled() for future in list(self._begun))
 
     async def call(
         self, function: Callable[[], T], *, then: Callable[[T], None] | None = None
@@ -183,10 +194,12 @@ class Bridge:
             value: object = None
             error: BaseException | None = None
             if not future.cancelled():  # given up while it waited for a thread: not begun
+                self._begun.add(future)
                 try:
                     value = function() if context is None else context.run(function)
                 except BaseException as caught:  # noqa: BLE001 - handed to whoever waits
                     error = caught
+            self._begun.discard(future)
             with self._lock:
                 self._unfinished -= 1
             mailbox.put(future, value, error)

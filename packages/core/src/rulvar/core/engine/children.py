@@ -10,15 +10,19 @@ then cancels it. Workers adopt a child only when its parent is over (`sweep`).
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rulvar.core.checks import check_run_id
+from rulvar.core.engine.arguments import NO_ARGS
+from rulvar.core.engine.blocks import restarted
 from rulvar.core.engine.outcome import Failure
 from rulvar.core.engine.replay import Answered
 from rulvar.core.engine.scope import unwrap
 from rulvar.core.errors import (
     ConfigError,
     LeaseHeldError,
+    NonDeterminismError,
     RunCancelledError,
     StoreBusyError,
     SupersededError,
@@ -28,12 +32,12 @@ from rulvar.core.wire import parse_time
 if TYPE_CHECKING:
     from rulvar.core.engine.outcome import RunOutcome
     from rulvar.core.engine.parts import ChildHandle
-    from rulvar.core.engine.scope import Scope
+    from rulvar.core.engine.scope import Opened, Scope
     from rulvar.core.engine.segment import Segment
     from rulvar.core.engine.workflow import Workflow
     from rulvar.core.journal import JournalEntry
 
-__all__ = ["check_parent", "child"]
+__all__ = ["Plan", "check_parent", "child"]
 
 _POLL_SECONDS = 0.25
 """How often a parked parent looks at its child's row while other strands keep it alive."""
@@ -51,31 +55,64 @@ def check_parent(run_id: str) -> None:
         raise ConfigError(message) from error
 
 
-async def child(
-    scope: Scope, name: str, workflow: Workflow, args: object, *, args_provided: bool
-) -> object:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one call of `Context.child` asked for."""
+
+    workflow: Workflow
+    args: object
+    args_provided: bool
+    key: str | None = None
+    deadline_at: str | None = None
+    seconds: float | None = None
+
+
+async def child(scope: Scope, name: str, plan: Plan) -> object:
     """Return what the journal has, or run the child to its end; see `Context.child`."""
     segment = scope.segment
-    opened = await scope.open("child", name, value={"workflow": workflow.name})
+    opened = await scope.open(
+        "child",
+        name,
+        value={"workflow": plan.workflow.name},
+        args=plan.args if plan.args_provided else NO_ARGS,
+        call_key=plan.key,
+        deadline_at=plan.deadline_at,
+    )
     if isinstance(opened, Answered):
         return unwrap(opened.answer, segment.run_id)
     opening = opened.entry
     child_id = f"{segment.run_id}.{opening.seq}"
     segment.tell("child.started", name=name, detail=child_id, seq=opening.seq)
-    while True:
-        await scope.boundary()
-        outcome = await _execute(segment, child_id, workflow, args, args_provided=args_provided)
-        if outcome is not None and outcome.status not in {"suspended", "running"}:
-            break
-        await _wait_for_change(segment, opening, child_id, outcome)
-    failure = _failure(outcome, name, child_id)
-    answer = await scope.answer(opening, outcome.value, failure=failure)
+    outcome = await _to_its_end(scope, opened, child_id, plan)
+    failure = _late(name, child_id, plan) if outcome is None else _failure(outcome, name, child_id)
+    value = None if outcome is None else outcome.value
+    answer = await scope.answer(opening, value, failure=failure)
+    if outcome is None:
+        segment.given_up_child(child_id)
     segment.tell("child.finished", name=name, detail=answer.status, seq=opening.seq)
     return unwrap(answer, segment.run_id)
 
 
+async def _to_its_end(scope: Scope, opened: Opened, child_id: str, plan: Plan) -> RunOutcome | None:
+    """Return the child's outcome; None when its time limit came first."""
+
+    async def until_it_ends() -> RunOutcome:
+        while True:
+            await scope.boundary()
+            outcome = await _execute(scope.segment, child_id, plan, opened.retried)
+            if outcome is not None and outcome.status not in {"suspended", "running"}:
+                return outcome
+            await _wait_for_change(scope.segment, opened.entry, child_id, outcome)
+
+    deadline_at = restarted(opened.entry, opened.retried)
+    if deadline_at is None:
+        return await until_it_ends()
+    task = await scope.segment.strands.within(deadline_at, until_it_ends())
+    return None if task is None else task.result()
+
+
 async def _execute(
-    segment: Segment, child_id: str, workflow: Workflow, args: object, *, args_provided: bool
+    segment: Segment, child_id: str, plan: Plan, retried: JournalEntry | None
 ) -> RunOutcome | None:
     """Run one segment of the child; None when somebody else has it just now.
 
@@ -85,10 +122,11 @@ async def _execute(
     try:
         handle = segment.parts.launch(
             child_id,
-            workflow,
-            args,
-            args_provided=args_provided,
+            plan.workflow,
+            plan.args,
+            args_provided=plan.args_provided,
             parent=(segment.run_id, segment.genesis),
+            retried_by=None if retried is None else retried.seq,
         )
     except LeaseHeldError:
         return None
@@ -101,6 +139,10 @@ async def _execute(
         raise
     except (LeaseHeldError, SupersededError, StoreBusyError):
         return None
+    except NonDeterminismError as error:
+        segment.block(error)  # the parent cannot go on without it
+        await segment.strands.stand_still()
+        raise
     except Exception as error:
         segment.fail(error)
         await segment.loop.create_future()  # cancelled with the body
@@ -125,8 +167,8 @@ async def _wait_for_change(
     if outcome is None:
         await asyncio.sleep(_POLL_SECONDS)  # held by somebody: a predecessor's, perhaps
         return
-    segment.waits[opening.seq] = outcome.wake_at
-    segment.strand_rests()
+    segment.strands.waits[opening.seq] = outcome.wake_at
+    segment.strands.rests()
     try:
         due = False
         while not due:
@@ -134,8 +176,8 @@ async def _wait_for_change(
             await asyncio.sleep(_POLL_SECONDS)
             due = await segment.store.call(lambda: _is_due(segment, child_id))
     finally:
-        segment.strand_begins()
-        del segment.waits[opening.seq]
+        segment.strands.begins()
+        del segment.strands.waits[opening.seq]
 
 
 def _is_due(segment: Segment, child_id: str) -> bool:
@@ -143,6 +185,15 @@ def _is_due(segment: Segment, child_id: str) -> bool:
     if meta is None or meta.status != "suspended":
         return True
     return meta.wake_at is not None and parse_time(meta.wake_at) <= segment.parts.clock.now_ms()
+
+
+def _late(name: str, child_id: str, plan: Plan) -> Failure:
+    return Failure(
+        code="step-failed",
+        message=f"child {name!r} (run {child_id!r}) took longer than {plan.seconds:g} s",
+        error_type=TimeoutError.__name__,
+        step=name,
+    )
 
 
 def _failure(outcome: RunOutcome, name: str, child_id: str) -> Failure | None:

@@ -18,7 +18,10 @@ from rulvar.core.engine import children as _children
 from rulvar.core.engine import steps as _steps
 from rulvar.core.engine import turns as _turns
 from rulvar.core.engine import worktree as _worktree
+from rulvar.core.engine.blocks import Block
 from rulvar.core.engine.children import check_parent
+from rulvar.core.engine.durations import seconds_of
+from rulvar.core.engine.patches import Patched
 from rulvar.core.engine.replay import Answered
 from rulvar.core.engine.retry import NO_RETRY
 from rulvar.core.engine.schemas import check_default, check_schema
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
+    from rulvar.core.engine.durations import Duration
     from rulvar.core.engine.retry import RetryPolicy
     from rulvar.core.engine.scope import Scope
     from rulvar.core.engine.turns import Compaction, Turns
@@ -92,6 +96,8 @@ class Context:
         /,
         *args: object,
         retry: RetryPolicy = ...,
+        key: str | None = ...,
+        timeout: Duration | None = ...,
     ) -> T: ...
     @overload
     async def step(
@@ -101,6 +107,8 @@ class Context:
         /,
         *args: object,
         retry: RetryPolicy = ...,
+        key: str | None = ...,
+        timeout: Duration | None = ...,
     ) -> T: ...
     async def step(
         self,
@@ -109,6 +117,8 @@ class Context:
         /,
         *args: object,
         retry: RetryPolicy = NO_RETRY,
+        key: str | None = None,
+        timeout: Duration | None = None,
     ) -> object:
         """Run ``function(*args)`` once and for all, or return what it returned before.
 
@@ -116,14 +126,29 @@ class Context:
         result is one I-JSON value and is returned as a replay would return it. A step that
         was begun and never answered runs again: at least once.
 
-        Raises `StepFailedError` when the function failed for good, after ``retry``, or when
-        its result cannot cross the journal; `ConfigError` for a bad name;
-        `NonDeterminismError` when the journal has something else here.
+        ``key`` says which of several calls of one name this is, as in a loop over items that
+        may change: a replay refuses another key at this place. ``timeout`` is the time limit
+        of all attempts together, in seconds or a `timedelta`; it is journalled, and after a
+        crash the original deadline counts. A plain function that is too late keeps its thread
+        until it returns: its result is discarded, its effects may still come.
+
+        Raises `StepFailedError` when the function failed for good, after ``retry``, when it
+        was too late (``error_type`` is ``TimeoutError``), or when its result cannot cross the
+        journal; `ConfigError` for a bad name, key or timeout.
         """
         check_call_name(name)
+        limit = None if timeout is None else seconds_of("timeout", timeout)
+        plan = _steps.Plan(
+            function=function,
+            args=args,
+            retry=retry,
+            key=None if key is None else check_call_name(key),
+            deadline_at=self._in(limit),
+            seconds=limit,
+        )
         await self._scope.boundary()
         with self._scope.alone(name):
-            return await _steps.step(self._scope, name, function, args, retry)
+            return await _steps.step(self._scope, name, plan)
 
     async def turns(
         self,
@@ -252,23 +277,79 @@ class Context:
 
     # --- children ---------------------------------------------------------------------------
 
-    async def child(self, name: str, workflow: Workflow, args: object = NOT_GIVEN, /) -> object:
+    async def child(
+        self,
+        name: str,
+        workflow: Workflow,
+        args: object = NOT_GIVEN,
+        /,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,
+    ) -> object:
         """Run ``workflow`` as a run of its own, ``<this run>.<number>``, and return its result.
 
         The child has a journal and a lease of its own, and is resumed with its parent. It is
-        cancelled with its parent; when the parent loses its run, the child is let go.
+        cancelled with its parent, and when the body gives the call up; when the parent loses
+        its run, the child is let go. ``key`` and ``timeout`` are as for `step`: a child that
+        is too late is cancelled.
 
-        Raises `StepFailedError` when the child failed or was cancelled, `ConfigError` for bad
-        arguments or a parent whose run id leaves no room for a child's.
+        Raises `StepFailedError` when the child failed, was cancelled or was too late,
+        `ConfigError` for bad arguments or a parent whose run id leaves no room for a child's.
         """
         check_call_name(name)
         check_parent(self.run_id)
         provided = args is not NOT_GIVEN
         check_workflow(workflow).check_args(provided=provided)
-        value = normalize(args, path="$.args") if provided else None
+        limit = None if timeout is None else seconds_of("timeout", timeout)
+        plan = _children.Plan(
+            workflow=workflow,
+            args=normalize(args, path="$.args") if provided else None,
+            args_provided=provided,
+            key=None if key is None else check_call_name(key),
+            deadline_at=self._in(limit),
+            seconds=limit,
+        )
         await self._scope.boundary()
         with self._scope.alone(name):
-            return await _children.child(self._scope, name, workflow, value, args_provided=provided)
+            return await _children.child(self._scope, name, plan)
+
+    # --- time limits and deliberate changes ------------------------------------------------------
+
+    def timeout(self, duration: Duration, /) -> Block:
+        """Bound the calls of an ``async with`` block, in seconds or a `timedelta`.
+
+        ::
+
+            try:
+                async with ctx.timeout(30):
+                    quote = await ctx.step("ask", ask)
+            except TimeoutError:
+                quote = await ctx.step("fallback", fallback)
+
+        The deadline is journalled when the block is entered, and counts across restarts. When
+        it passes, the calls under way in the block are given up and it raises `TimeoutError`
+        there; a replay does the same at the same place. Raises `ConfigError` for a bad
+        duration.
+        """
+        seconds = seconds_of("the duration", duration)
+        return Block(self._scope, seconds, self._in(seconds) or "")
+
+    def patched(self, name: str, /) -> Patched:
+        """Whether this run takes the new way of a deliberate change: ``await ctx.patched(name)``.
+
+        ::
+
+            if await ctx.patched("check-stock-first"):
+                await ctx.step("check stock", check_stock)
+
+        Decided once per name and scope: True, and journalled, when the run has journalled
+        nothing behind this place yet, else False; later calls of that name in the scope
+        return the same. It can be taken out of the code once no unfinished run needs False.
+
+        Raises `ConfigError` for a bad name, and when it is used without ``await``.
+        """
+        return Patched(self._scope, check_call_name(name))
 
     # --- suspensions ------------------------------------------------------------------------
 
@@ -322,6 +403,11 @@ class Context:
         """
         await self._suspend("timer", "$sleep", self._deadline("duration_ms", duration_ms), None)
 
+    def _in(self, seconds: float | None) -> str | None:
+        if seconds is None:
+            return None
+        return format_time(self._segment.parts.clock.now_ms() + round(seconds * 1000))
+
     def _deadline(self, what: str, wait_ms: int) -> str:
         check_integer(what, wait_ms, 0, _LONGEST_WAIT_MS)
         return format_time(self._segment.parts.clock.now_ms() + wait_ms)
@@ -329,15 +415,16 @@ class Context:
     async def _suspend(
         self, kind: str, key: str, deadline: str | None, draw: Callable[[], object] | None
     ) -> object:
-        segment = self._segment
-        await self._scope.boundary()
-        with self._scope.alone(key):
-            opened = await self._scope.open(
+        segment, scope = self._segment, self._scope
+        await scope.boundary()
+        scope.check_own_task(key)
+        with scope.alone(key):
+            opened = await scope.open(
                 kind, key, status="suspended", draw=draw, deadline_at=deadline
             )
             if isinstance(opened, Answered):
                 return unwrap(opened.answer, segment.run_id)
-            return unwrap(await segment.wait_for(opened.entry), segment.run_id)
+            return unwrap(await segment.strands.wait_for(opened.entry), segment.run_id)
 
     # --- what the world says, once ------------------------------------------------------------
 

@@ -15,9 +15,11 @@ class Ending(IntEnum):
     FAILED = 2
     DELETED = 3
     CANCELLED = 4
-    STOPPED = 5
-    SUSPENDED = 6
-    FINISHED = 7
+    TIMED_OUT = 5
+    BLOCKED = 6
+    STOPPED = 7
+    SUSPENDED = 8
+    FINISHED = 9
 
 
 WHY: Final = {
@@ -25,6 +27,8 @@ WHY: Final = {
     Ending.FAILED: "it could not go on",
     Ending.DELETED: "its run was deleted",
     Ending.CANCELLED: "its run was cancelled",
+    Ending.TIMED_OUT: "its run's deadline has passed",
+    Ending.BLOCKED: "its journal cannot be replayed by this code",
     Ending.STOPPED: "it was asked to stop",
     Ending.SUSPENDED: "its run is suspended",
     Ending.FINISHED: "its body has returned",

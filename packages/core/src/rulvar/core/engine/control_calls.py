@@ -10,9 +10,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from rulvar.core.engine.boot import over, read_run
+from rulvar.core.engine.boot import over, read_run, reopen
 from rulvar.core.engine.outcome import RunOutcome
 from rulvar.core.engine.ownership import OwnedRun
+from rulvar.core.engine.retries import RETRIED_STATUSES
 from rulvar.core.engine.schemas import answered_already, check_resolution, choose_wait
 from rulvar.core.engine.segment import child_is_live
 from rulvar.core.errors import (
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.parts import Parts
     from rulvar.core.records import JournalRecord
 
-__all__ = ["briefly", "cancel", "delete", "resolve"]
+__all__ = ["briefly", "cancel", "cancel_child", "delete", "resolve", "retry"]
 
 T = TypeVar("T")
 
@@ -125,6 +126,33 @@ def cancel_children(parts: Parts, door: Door) -> None:
 def _decision(kind: str, now: str, **facts: object) -> JournalEntry:
     value = {"decisionType": kind} | facts
     return JournalEntry(seq=0, kind="decision", status="ok", value=value, ended_at=now)
+
+
+def retry(parts: Parts, door: Door, ownership: Ownership) -> RunOutcome | None:
+    """Reopen a run that failed, without executing it; None when it is reopened.
+
+    The row says so, and workers go on with the run. Returns the outcome of a run that did
+    not fail, and changes nothing then.
+    """
+    state = _begun(parts, door, ownership)
+    outcome = state.outcome
+    if outcome is not None and outcome.status not in RETRIED_STATUSES:
+        return over(parts, door, state, outcome)
+    if outcome is None:
+        return RunOutcome(run_id=door.run_id, status=state.meta.status if state.meta else "running")
+    reopen(parts, door, state, outcome)
+    if state.meta is not None:
+        now = format_time(parts.clock.now_ms())
+        row = replace(state.meta, status="suspended", updated_at=now, wake_at=now)
+        door.put_meta(replace(row, recoveries=0, blocked=None))
+    return None
+
+
+def cancel_child(
+    parts: Parts, door: Door, ownership: Ownership, *, parent: tuple[str, str | None]
+) -> None:
+    """Cancel a child whose call its parent's body gave up; what is not that one is left alone."""
+    _cancel_child(parts, door, ownership, parent=parent, begin=lambda: None)
 
 
 def _cancel_child(

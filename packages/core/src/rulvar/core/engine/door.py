@@ -43,6 +43,7 @@ from rulvar.core.journal import (
     read_journal,
     run_start,
 )
+from rulvar.core.journal.calls import CALL_KINDS
 from rulvar.core.records import JournalRecord
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ class Door:
                 raise
             finally:
                 self._in_doubt = None
-            self._forget_deaths(entry)
+            self._note_progress(entry)
             return entry
 
     def _append(self, draft: JournalEntry) -> JournalEntry:
@@ -226,18 +227,23 @@ class Door:
             self._appended += 1
             return entry
 
-    def _forget_deaths(self, entry: JournalEntry) -> None:
-        """Let the row know that something got done: no death before it counts any more.
+    def _note_progress(self, entry: JournalEntry) -> None:
+        """Let the row know that the run goes on: no death and no block before it counts any more.
 
-        Only a hint for workers, who would leave the run for last: the journal has the count.
+        Only a hint for workers, who would leave the run for last or to others: the journal
+        has the count.
         """
         meta = self._meta
-        if meta is None or not meta.recoveries or not makes_progress(entry):
+        if meta is None:
+            return
+        recoveries = 0 if meta.recoveries and makes_progress(entry) else meta.recoveries
+        blocked = None if entry.ref is None and entry.kind in CALL_KINDS else meta.blocked
+        if (recoveries, blocked) == (meta.recoveries, meta.blocked):
             return
         try:
-            self._put_meta(replace(meta, recoveries=0))
+            self._put_meta(replace(meta, recoveries=recoveries, blocked=blocked))
         except (StoreError, SupersededError) as error:
-            _log.info("run %r: its row still counts its deaths: %s", self.run_id, error)
+            _log.info("run %r: its row does not say yet that it goes on: %s", self.run_id, error)
 
     def _span(self, draft: JournalEntry) -> str | None:
         """Name the call that an entry opens or answers, and the segment that wrote it."""

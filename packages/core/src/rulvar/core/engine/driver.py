@@ -15,12 +15,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rulvar.core.engine.afterlife import abandon, burial
+from rulvar.core.engine.blocking import blocked_by
 from rulvar.core.engine.boot import BeingCancelled, Booted, boot
 from rulvar.core.engine.context import Context
 from rulvar.core.engine.control import Ending, SegmentEnded
 from rulvar.core.engine.control_calls import cancel, cancel_children
-from rulvar.core.engine.outcome import RunOutcome, Suspension, failure_of, raised_at
+from rulvar.core.engine.failed_calls import calls_of
+from rulvar.core.engine.outcome import RunOutcome, Suspension, failure_of, raised_at, run_timeout
 from rulvar.core.engine.ownership import BorrowedRun, OwnedRun
+from rulvar.core.engine.replay import unknown_entry
 from rulvar.core.engine.scope import Scope
 from rulvar.core.engine.segment import CURRENT, Segment
 from rulvar.core.engine.usercode import UserCode
@@ -36,13 +39,14 @@ from rulvar.core.values import normalize
 from rulvar.core.wire import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rulvar.core.engine.boot import Resume, StartNew
     from rulvar.core.engine.door import Door
     from rulvar.core.engine.outcome import Failure
     from rulvar.core.engine.ownership import Ownership
     from rulvar.core.engine.parts import Parts
+    from rulvar.core.errors import NonDeterminismError
     from rulvar.core.records import RunMeta
 
 __all__ = ["drive"]
@@ -92,6 +96,11 @@ async def drive(
     kind = "run.resumed" if booted.resumed else "run.started"
     detail = "takeover" if booted.unsettled else ""
     segment.tell(kind, name=booted.workflow.name, epoch=segment.door.epoch, detail=detail)
+    _watch_deadline(segment, booted)
+    unknown = booted.replay.calls.unknown
+    if unknown is not None:
+        segment.block(unknown_entry(unknown))
+        segment.end(Ending.BLOCKED)
     result = await _run_body(segment, booted)
     return await _conclude(segment, booted, result)
 
@@ -124,15 +133,37 @@ def _in_order(parts: Parts, door: Door) -> None:
         )
 
 
+def _watch_deadline(segment: Segment, booted: Booted) -> None:
+    """End the segment when the run's own deadline comes, by the engine's clock."""
+    segment.deadline_at = booted.deadline_at
+
+    def look() -> None:
+        at = segment.deadline_at
+        if at is None or segment.has_ended:
+            return
+        if segment.strands.is_past(at):
+            segment.end(Ending.TIMED_OUT)
+        else:
+            segment.strands.look_soon()
+            segment.loop.call_later(segment.strands.nap_until(at), look)
+
+    look()
+
+
 class _Result:
     """What the body came to, if it came to anything."""
 
     def __init__(
-        self, value: object = None, failure: Failure | None = None, place: str = ""
+        self,
+        value: object = None,
+        failure: Failure | None = None,
+        place: str = "",
+        failed: Sequence[int] = (),
     ) -> None:
         self.value = value
         self.failure = failure
         self.place = place
+        self.failed = failed
 
 
 async def _run_body(segment: Segment, booted: Booted) -> _Result:
@@ -140,9 +171,17 @@ async def _run_body(segment: Segment, booted: Booted) -> _Result:
         CURRENT.set(segment)
         with UserCode(lambda: segment.has_ended):
             segment.check()
-            value = await booted.workflow.call(
-                Context(Scope(segment)), provided=booted.args_provided, args=booted.args
-            )
+            scope = Scope(segment)
+            scope.belongs_to_this_task()
+            try:
+                value = await booted.workflow.call(
+                    Context(scope), provided=booted.args_provided, args=booted.args
+                )
+                scope.check_awaited()
+            except Exception:
+                await scope.must_be_whole()
+                raise
+            await scope.must_be_whole()
             return normalize(value, path="$.result")
 
     task = segment.body = asyncio.create_task(body(), name=f"rulvar:{segment.run_id}")
@@ -175,7 +214,8 @@ async def _run_body(segment: Segment, booted: Booted) -> _Result:
     segment.end(Ending.FINISHED)
     failure = failure_of(error)
     _log.info("run %r: its body raised\n%s", segment.run_id, failure.traceback)
-    return _Result(failure=failure, place=raised_at(error, booted.workflow.body))
+    place = raised_at(error, booted.workflow.body)
+    return _Result(failure=failure, place=place, failed=calls_of(error))
 
 
 async def _until_done(segment: Segment, task: asyncio.Task[object]) -> None:
@@ -203,29 +243,57 @@ async def _until_done(segment: Segment, task: asyncio.Task[object]) -> None:
 
 
 async def _conclude(segment: Segment, booted: Booted, result: _Result) -> RunOutcome:
+    await _journal_what_is_owed(segment)
+    await _raise_what_failed(segment)
+    ending = segment.ending
+    if ending is Ending.DELETED:
+        raise _deleted(segment)
+    if ending is Ending.BLOCKED and segment.blocked is not None:
+        await segment.store.call(partial(_record_block, segment, booted, segment.blocked))
+        raise segment.blocked
+    if ending is Ending.STOPPED:
+        await segment.store.call(partial(_in_order, segment.parts, segment.door))
+        return _outcome(segment, "running", _Result())
+    if ending is Ending.SUSPENDED:
+        return await _settle(segment, booted, "suspended", _Result())
+    if ending in {Ending.CANCELLED, Ending.TIMED_OUT}:
+        await segment.store.call(partial(cancel_children, segment.parts, segment.door))
+        if ending is Ending.CANCELLED:
+            return await _settle(segment, booted, "cancelled", _Result())
+        result = _Result(failure=run_timeout(segment.deadline_at))
+    status = "ok" if result.failure is None else "error"
+    return await _settle(segment, booted, status, result)
+
+
+async def _journal_what_is_owed(segment: Segment) -> None:
+    """Journal what the body gave up last, and wait for what is still being done for it."""
+    if segment.lost is None and segment.door.failure is None and segment.failure is None:
+        with contextlib.suppress(SegmentEnded):  # told by its cause
+            await segment.frames.flush(after_end=True)
+            await segment.strands.finish_work()
+
+
+async def _raise_what_failed(segment: Segment) -> None:
+    """Raise the loss of the run, or the error that ended the segment without an outcome."""
     if segment.lost is not None:
         raise segment.lost
     failed = segment.door.failure
     if failed is None or isinstance(failed, SegmentEnded):
         failed = segment.failure
-    if failed is not None:
-        if isinstance(failed, Exception):
-            with contextlib.suppress(SupersededError):
-                await segment.store.call(partial(_in_order, segment.parts, segment.door))
-        raise failed
-    ending = segment.ending
-    if ending is Ending.DELETED:
-        raise _deleted(segment)
-    if ending is Ending.STOPPED:
-        await segment.store.call(partial(_in_order, segment.parts, segment.door))
-        return _outcome(segment, "running", _Result())
-    if ending is Ending.CANCELLED:
-        await segment.store.call(partial(cancel_children, segment.parts, segment.door))
-        return await _settle(segment, booted, "cancelled", _Result())
-    if ending is Ending.SUSPENDED:
-        return await _settle(segment, booted, "suspended", _Result())
-    status = "ok" if result.failure is None else "error"
-    return await _settle(segment, booted, status, result)
+    if failed is None:
+        return
+    if isinstance(failed, Exception):
+        with contextlib.suppress(SupersededError):
+            await segment.store.call(partial(_in_order, segment.parts, segment.door))
+    raise failed
+
+
+def _record_block(segment: Segment, booted: Booted, error: NonDeterminismError) -> None:
+    """Say in the row why this code cannot go on, and let the run go in order."""
+    door, now = segment.door, format_time(segment.parts.clock.now_ms())
+    blocked = blocked_by(door.meta, error, segment.parts.code(booted.workflow), now)
+    segment.tell("run.blocked", name=booted.workflow.name, detail=blocked.reason)
+    door.let_go("its journal cannot be replayed by this code", now, blocked=blocked)
 
 
 def _deleted(segment: Segment) -> RunCancelledError:
@@ -268,6 +336,8 @@ def _settle_entry(segment: Segment, status: str, result: _Result, now: str) -> J
     }
     if status == "ok":
         facts["result"] = result.value
+    if result.failed:
+        facts["failed"] = list(result.failed)
     return JournalEntry(
         seq=0,
         kind="decision",
@@ -287,8 +357,9 @@ def _settled_row(segment: Segment, meta: RunMeta | None, status: str, now: str) 
         meta,
         status=status,
         updated_at=now,
-        wake_at=segment.wake_at if status == "suspended" else None,
+        wake_at=segment.strands.wake_at if status == "suspended" else None,
         recoveries=0 if over else meta.recoveries,
+        blocked=None,
     )
 
 
@@ -309,5 +380,5 @@ def _outcome(segment: Segment, status: str, result: _Result) -> RunOutcome:
         executed=segment.executed,
         replayed=segment.replayed,
         waiting_for=waiting,
-        wake_at=segment.wake_at if status == "suspended" else None,
+        wake_at=segment.strands.wake_at if status == "suspended" else None,
     )

@@ -19,6 +19,8 @@ from rulvar.core.clock import SystemClock
 from rulvar.core.engine import control_calls
 from rulvar.core.engine.boot import Resume, StartNew
 from rulvar.core.engine.bridge import Bridge
+from rulvar.core.engine.child_runs import ChildRuns
+from rulvar.core.engine.durations import milliseconds_of
 from rulvar.core.engine.events import Hub
 from rulvar.core.engine.handle import RunHandle
 from rulvar.core.engine.keeper import Keeper
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
     from rulvar.core.clock import Clock
     from rulvar.core.engine.door import Door
+    from rulvar.core.engine.durations import Duration
     from rulvar.core.engine.events import EventStream
     from rulvar.core.engine.outcome import RunOutcome
     from rulvar.core.engine.ownership import Ownership
@@ -82,7 +85,9 @@ class Engine:
     times to live).
 
     ``on_source_change`` says what to do when a run is resumed whose workflow's source has
-    changed since it began: ``"warn"`` in the log, or ``"refuse"`` with `ConfigError`.
+    changed since it began: ``"warn"`` in the log, or ``"refuse"`` with `ConfigError`;
+    ``on_changed_args`` the same of a call with arguments that no call of its name had: it is
+    told, or blocks the run.
     ``build`` names the code that this process runs: a run that it cannot replay waits for
     another one. By default it is a hash of the sources of the package that defines the workflow.
 
@@ -93,11 +98,10 @@ class Engine:
 
     ``observer`` is called with what happens, soon after and in a thread of its own, one event
     at a time; ``observers`` are plugins with the hook ``rulvar_observe``, which do the same.
-    An observer that raises is logged; one that is too slow loses events. Nothing that an
-    observer does reaches a run.
+    One that raises is logged, one that is too slow loses events, and none reaches a run.
 
     The engine does not close the stores, and refuses a forked child. Raises `ConfigError` for
-    what cannot work, before any I/O.
+    what cannot work, before I/O.
     """
 
     def __init__(
@@ -110,6 +114,7 @@ class Engine:
         require_lease: bool = False,
         lease_ttl_ms: int | None = None,
         on_source_change: Literal["warn", "refuse"] = "warn",
+        on_changed_args: Literal["warn", "refuse"] = "warn",
         build: str | None = None,
         blocked_loop_limit: float | None = None,
         linger_ms: int = 1_000,
@@ -128,6 +133,11 @@ class Engine:
         self._live: dict[str, RunHandle] = {}
         self._starting = threading.Lock()
         self._closed = False
+        children = ChildRuns(
+            self._registry,
+            lambda run_id, wish: self._launch_owned(run_id, wish, lambda: self._parts.own(run_id)),
+            lambda run_id, act: self._briefly(run_id, None, act),
+        )
         self._parts = Parts(
             surfaces=Surfaces(stores),
             reads=Reads(stores),
@@ -144,7 +154,9 @@ class Engine:
             linger_ms=linger_ms,
             workflows=self._registry.by_name,
             hub=Hub(clock, observers_of(observer, observers)),
-            launch=self._launch_child,
+            launch=children.launch,
+            cancel_child=children.cancel,
+            on_changed_args=choice("on_changed_args", on_changed_args, ("warn", "refuse")),
             on_source_change=choice("on_source_change", on_source_change, ("warn", "refuse")),
             build=None if build is None else check_build(build),
         )
@@ -176,9 +188,8 @@ class Engine:
             await handle.wait()
         self._parts.keeper.close()
         self._parts.hub.close()
-        self._parts.bridge.close()
-        self._parts.step_threads.close()
-        self._parts.git_threads.close()
+        for threads in (self._parts.bridge, self._parts.step_threads, self._parts.git_threads):
+            threads.close()
         # In a thread of its own: those of the loop may be full of what does not end.
         closing = Bridge(threads=1, name="rulvar-close")
         await closing.call(self._parts.hub.join)
@@ -218,11 +229,14 @@ class Engine:
         name: str | None = None,
         tags: tuple[str, ...] = (),
         max_recoveries: Given[int | None] = NOT_GIVEN,
+        deadline: Duration | None = None,
         lease: Lease | None = None,
     ) -> RunOutcome:
         """Start a run, or resume the same one, and return how the segment ended.
 
-        ``max_recoveries`` is the workflow's unless it is given here, for this run alone. When
+        ``max_recoveries`` is the workflow's unless it is given here, for this run alone.
+        ``deadline`` is how long the run may take from its begin, in seconds or a `timedelta`,
+        waiting included: then it ends as ``error`` and its children are cancelled. When
         the awaiting task is cancelled the run is let go, not cancelled: it can be resumed.
 
         Raises `ConfigError` for bad arguments or another run under the same id;
@@ -236,6 +250,7 @@ class Engine:
             name=name,
             tags=tags,
             max_recoveries=max_recoveries,
+            deadline=deadline,
             lease=lease,
         )
         return await handle.result_or_let_go()
@@ -249,6 +264,7 @@ class Engine:
         name: str | None = None,
         tags: tuple[str, ...] = (),
         max_recoveries: Given[int | None] = NOT_GIVEN,
+        deadline: Duration | None = None,
         lease: Lease | None = None,
     ) -> RunHandle:
         """Start a run in the background of the running loop; return its handle.
@@ -269,37 +285,42 @@ class Engine:
             name=name,
             tags=tags,
             max_recoveries=check_limit_of_run(max_recoveries),
+            deadline_ms=None if deadline is None else milliseconds_of("deadline", deadline),
         )
         return self._launch(run_id, wish, lease)
 
-    async def resume(
-        self, run_id: str, *, retry_failed: bool = False, lease: Lease | None = None
-    ) -> RunOutcome:
+    async def resume(self, run_id: str, *, lease: Lease | None = None) -> RunOutcome:
         """Go on with a run; a terminal one returns its outcome and executes nothing.
 
-        With ``retry_failed``, a run that ended as ``error`` runs again and its failed steps
-        with it. ``lease`` is the caller's own: it is neither renewed nor released here.
-        Raises as `run` does, and `JournalCompatibilityError` for a journal of another
-        generation.
+        ``lease`` is the caller's own: it is neither renewed nor released here. Raises as
+        `run` does, `NonDeterminismError` when the present code cannot replay the journal (the
+        run is blocked for it, and another code goes on), and `JournalCompatibilityError` for
+        a journal of another generation.
         """
-        handle = self.start_resume(run_id, retry_failed=retry_failed, lease=lease)
-        return await handle.result_or_let_go()
+        return await self.start_resume(run_id, lease=lease).result_or_let_go()
 
     def start_resume(
-        self,
-        run_id: str,
-        *,
-        retry_failed: bool = False,
-        lease: Lease | None = None,
-        before: LeaseInfo | None = None,
+        self, run_id: str, *, lease: Lease | None = None, before: LeaseInfo | None = None
     ) -> RunHandle:
         """Go on with a run in the background of the running loop; return its handle.
 
-        ``before`` is the dead lease that the caller has seen on the run, which tells whose it
-        was. The rest as in `resume`.
+        ``before`` is the dead lease that the caller has seen on the run: it tells whose it was.
         """
-        wish = Resume(retry_failed=retry_failed)
-        return self._launch(check_run_id(run_id), wish, lease, before)
+        return self._launch(check_run_id(run_id), Resume(), lease, before)
+
+    async def retry(self, run_id: str, *, lease: Lease | None = None) -> RunOutcome:
+        """Go on with a run that ended as ``error`` or ``exhausted``, making its error again.
+
+        The call whose error ended the run is made again, and so is what the body did because
+        of that error (a compensation, for one); whatever else completed is never paid again.
+        A child that failed goes on under its own run id by the same rule. A run that did not
+        fail is resumed. Raises as `resume`.
+        """
+        return await self.start_retry(run_id, lease=lease).result_or_let_go()
+
+    def start_retry(self, run_id: str, *, lease: Lease | None = None) -> RunHandle:
+        """Retry a run in the background of the running loop."""
+        return self._launch(check_run_id(run_id), Resume(retry=True), lease)
 
     async def cancel(self, run_id: str) -> RunOutcome | None:
         """End a run as ``cancelled``; return its outcome, or the one that it has already.
@@ -438,24 +459,6 @@ class Engine:
             take = partial(self._parts.take_up, run_id, before)
         return self._launch_owned(run_id, wish, take, lease)
 
-    def _launch_child(
-        self,
-        run_id: str,
-        workflow: Workflow,
-        args: object,
-        /,
-        *,
-        args_provided: bool,
-        parent: tuple[str, str],
-    ) -> RunHandle:
-        wish = StartNew(
-            workflow=self._registry.add(workflow),
-            args_provided=args_provided,
-            args=args,
-            parent=parent,
-        )
-        return self._launch_owned(run_id, wish, self._ownership(run_id, None))
-
     def _launch_owned(
         self,
         run_id: str,
@@ -489,10 +492,7 @@ class Engine:
             del self._live[handle.run_id]
 
     async def _briefly(
-        self,
-        run_id: str,
-        lease: Lease | None,
-        act: Callable[[Parts, Door, Ownership], T],
+        self, run_id: str, lease: Lease | None, act: Callable[[Parts, Door, Ownership], T]
     ) -> T:
         take = self._ownership(run_id, lease)
         inside()  # asked again: whoever is calling may have ended while it waited

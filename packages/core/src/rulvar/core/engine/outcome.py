@@ -15,6 +15,7 @@ from rulvar.core.errors import (
     RunCancelledError,
     RunError,
     RunFailedError,
+    RunTimeoutError,
     StepFailedError,
 )
 from rulvar.core.failures import FailureMember, members_from_json
@@ -32,6 +33,7 @@ __all__ = [
     "failure_of",
     "one_line",
     "raised_at",
+    "run_timeout",
 ]
 
 _log = logging.getLogger("rulvar.engine")
@@ -113,6 +115,8 @@ class Failure:
                 attempts=self.attempts or 1,
                 members=self.members,
             )
+        elif self.code == RunTimeoutError.code:
+            error = RunTimeoutError(self.message, run_id=run_id)
         else:
             error = RunFailedError(self.message, run_id=run_id, error_type=self.error_type)
         for note in self.notes:
@@ -318,6 +322,15 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
 def _lines(error: BaseException) -> tuple[tuple[str, int], ...]:
     frames = traceback.walk_tb(error.__traceback__)
     return tuple((frame.f_code.co_filename, line) for frame, line in frames)
+
+
+def run_timeout(deadline_at: str | None) -> Failure:
+    """Return the failure of a run whose deadline has passed."""
+    return Failure(
+        code=RunTimeoutError.code,
+        message=f"the run was not over at its deadline, {deadline_at}",
+        error_type=RunTimeoutError.__name__,
+    )
 
 
 def raised_at(error: BaseException, body: Callable[..., object]) -> str:

@@ -12,7 +12,7 @@ from rulvar.core.engine.process_identity import is_provably_gone, own_identity
 from rulvar.core.engine.workflow import code_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from rulvar.core.clock import Clock
     from rulvar.core.engine.bridge import Bridge
@@ -69,8 +69,11 @@ class Launch(Protocol):
         *,
         args_provided: bool,
         parent: tuple[str, str],
+        retried_by: int | None = None,
     ) -> ChildHandle:
         """Begin or resume the child of ``parent``, a run id and that run's genesis.
+
+        ``retried_by`` is the seq of the parent's retry that makes a failed child go on.
 
         Raises `LeaseHeldError` when it lives here already.
         """
@@ -102,6 +105,9 @@ class Parts:
     hub: Hub
     launch: Launch
     on_source_change: OnSourceChange
+    on_changed_args: Literal["warn", "refuse"]
+    cancel_child: Callable[[str, str, str], Coroutine[object, object, None]]
+    """Cancels a child by its id, given its parent's id and genesis; what hinders it is logged."""
     build: str | None = None
 
     def code(self, workflow: Workflow) -> str:

@@ -1,11 +1,9 @@
 """A live segment: what one execution of a run knows while it lives, on one event loop.
 
-It ends once, for one of the reasons in `control.Ending`. From then on every call on its
-contexts raises `SegmentEnded`, and the body's task is cancelled.
-
-A *strand* is a line of execution of the body: the body itself and each branch of a
-``parallel``. A strand is parked while it waits for a suspension, or for its branches. When
-every strand is parked, only the outside can move the run: the segment suspends.
+It ends once, for one of the reasons in `control.Ending`, listed in the order in which they win: a
+lost run is lost whatever else happened. From then on every call on its contexts raises
+`SegmentEnded`, and the body's task is cancelled. `scheduling` says when it suspends, `frames`
+which calls are under way.
 """
 
 from __future__ import annotations
@@ -18,34 +16,32 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from rulvar.core.engine.afterlife import Afterlife
 from rulvar.core.engine.control import WHY, Ending, SegmentEnded
-from rulvar.core.engine.outcome import Failure
+from rulvar.core.engine.frames import Frames
+from rulvar.core.engine.scheduling import Strands
 from rulvar.core.engine.schemas import answered_already, check_resolution, choose_wait
 from rulvar.core.errors import (
-    InvalidResolutionError,
     LeaseHeldError,
-    NonDeterminismError,
     StoreError,
     SupersededError,
 )
 from rulvar.core.journal import JournalEntry
 from rulvar.core.values import normalize
-from rulvar.core.wire import format_time, parse_time
+from rulvar.core.wire import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rulvar.core.engine.blocks import Block
     from rulvar.core.engine.bridge import Bridge
     from rulvar.core.engine.door import Door
     from rulvar.core.engine.events import Tell
     from rulvar.core.engine.parts import ChildHandle, Parts
     from rulvar.core.engine.replay import Replay
+    from rulvar.core.errors import NonDeterminismError
 
 __all__ = ["CURRENT", "Segment", "child_is_live", "entering", "inside"]
 
 T = TypeVar("T")
-
-_LONGEST_NAP_SECONDS = 15.0
-"""A loop's timer stands still while the machine sleeps, and hears of no change of the clock."""
 
 CURRENT: ContextVar[Segment | None] = ContextVar("rulvar_segment", default=None)
 """The segment whose body, branch or step is running here; threads of steps inherit it."""
@@ -106,17 +102,15 @@ class Segment:
         self.left_behind: asyncio.Future[object] = self.loop.create_future()
         self._afterlife = Afterlife()
         self.children: dict[str, ChildHandle] = {}
-        self.waits: dict[int, str | None] = {}
-        self._draining = False
+        self.blocked: NonDeterminismError | None = None
+        """Why the present code cannot replay the journal, once that is known."""
+        self.strands = Strands(self)
+        self.frames = Frames(self)
+        self.blocks: list[Block] = []
+        self.deadline_at: str | None = None
+        self._given_up_children: set[str] = set()
         self._turn = asyncio.Lock()
-        self._running = 1
-        self._parked: dict[int, asyncio.Future[JournalEntry]] = {}
         self._answering: set[int] = set()
-        self._timers: dict[int, asyncio.TimerHandle] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._answers_under_way = 0
-        self._wake_at: str | None = None
-        self._busy_scopes: dict[str, str] = {}
 
     # --- the end --------------------------------------------------------------------------
 
@@ -158,9 +152,7 @@ class Segment:
         for child in self.children.values():
             # Also when this run is cancelled: its journal says so before a child is.
             child.let_go()
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        self.strands.end()
         if self.body is not None and not self.body.done():
             self.body.cancel()
 
@@ -168,6 +160,20 @@ class Segment:
         """End without an outcome because of an error that is not the body's."""
         self.failure = self.failure or error
         self.end(Ending.FAILED)
+
+    def block(self, error: NonDeterminismError) -> None:
+        """End because the body took another way than its journal: nothing new begins.
+
+        Calls under way may still end, within a stop's grace, and are journalled; the body is
+        not told (no handler of its own gets to see the error).
+        """
+        if self.blocked is not None or self.has_ended:
+            return
+        error.run_id = self.run_id
+        self.blocked = error
+        for child in self.children.values():
+            child.drain()
+        self.strands.drain_within_grace()
 
     def lose(self, error: SupersededError) -> None:
         """Learn of the loss, from any thread: no call begins from here on."""
@@ -195,29 +201,67 @@ class Segment:
         return format_time(self.parts.clock.now_ms())
 
     async def append(
-        self, draft: JournalEntry, *, claim: Callable[[], None] | None = None
+        self,
+        draft: JournalEntry,
+        *,
+        claim: Callable[[], None] | None = None,
+        then: Callable[[JournalEntry], None] | None = None,
+        after_end: bool = False,
     ) -> JournalEntry:
-        """Journal a draft through the door, and fold what was written.
+        """Journal a draft through the door, fold what was written, and hand it to ``then``.
+
+        ``then`` is called on the loop, also when this task was cancelled meanwhile.
+        ``after_end`` is for what a segment that has ended still owes.
 
         Raises `SegmentEnded` when the segment ended before or because of it.
         """
         async with self._turn:
+            if not after_end:
+                self.check()
+            return await self._append(draft, claim, then)
+
+    async def append_made(
+        self,
+        make: Callable[[], JournalEntry | None],
+        *,
+        then: Callable[[JournalEntry], None],
+    ) -> None:
+        """Journal what ``make`` returns, on the loop, once its turn has come; None is nothing.
+
+        Raises as `append`, and what ``make`` raises.
+        """
+        async with self._turn:
             self.check()
-            try:
-                return await self.store.call(
-                    partial(self.door.append, draft, claim=claim), then=self._landed
-                )
-            except SupersededError as error:
-                self.lose(error)
-                self.end(Ending.LOST)
-                raise SegmentEnded(WHY[Ending.LOST]) from error
-            except SegmentEnded:
-                raise
-            except BaseException as error:
-                if self.door.failure is not error:
-                    raise  # refused by the claim, or cancelled: the door goes on
-                self.end(Ending.FAILED)
-                raise SegmentEnded(WHY[Ending.FAILED]) from error
+            draft = make()
+            if draft is not None:
+                await self._append(draft, None, then)
+
+    async def _append(
+        self,
+        draft: JournalEntry,
+        claim: Callable[[], None] | None,
+        then: Callable[[JournalEntry], None] | None,
+    ) -> JournalEntry:
+        def landed(entry: JournalEntry) -> None:
+            first = self.replay.landed(entry)
+            if then is not None:
+                then(entry)
+            if first and entry.ref is not None:
+                self.strands.wake(entry.ref, entry)
+
+        try:
+            return await self.store.call(partial(self.door.append, draft, claim=claim), then=landed)
+        except SupersededError as error:
+            self.lose(error)
+            self.end(Ending.LOST)
+            raise SegmentEnded(WHY[Ending.LOST]) from error
+        except SegmentEnded:
+            raise
+        except BaseException as error:
+            if self.door.failure is not error:
+                raise  # refused by the claim, or cancelled: the door goes on
+            self.end(Ending.FAILED)
+            raise SegmentEnded(WHY[Ending.FAILED]) from error
 
     async def get_blob(self, ref: str) -> bytes | None:
         """Return a blob; raises `SegmentEnded` when the store cannot tell."""
@@ -257,163 +301,30 @@ class Segment:
         """The way to the stores."""
         return self.parts.bridge
 
-    def _landed(self, entry: JournalEntry) -> None:
-        if self.replay.landed(entry) and entry.ref is not None:
-            self._wake(entry.ref, entry)
+    def deadlines(self) -> list[str | None]:
+        """Return when the run wants to be looked at again, whatever its strands wait for."""
+        return [self.deadline_at, *(block.deadline_at for block in self.blocks)]
 
-    # --- one task per scope -----------------------------------------------------------------
+    def given_up_child(self, child_id: str) -> None:
+        """Cancel a child whose call the body gave up; that it did is journalled already."""
+        if child_id not in self._given_up_children:
+            self._given_up_children.add(child_id)
+            self.strands.work(self.parts.cancel_child(child_id, self.run_id, self.genesis))
 
-    def enter(self, scope: str, name: str) -> None:
-        """Note that ``scope`` is in use.
-
-        Raises `NonDeterminismError` when another call of the same scope is still under way:
-        their order would be the scheduler's, and a replay could not repeat it.
-        """
-        other = self._busy_scopes.get(scope)
-        if other is not None:
-            message = (
-                f"call {name!r} began while {other!r} of the same scope was under way: their "
-                "order would not be the same in a replay; run them in ctx.parallel"
-            )
-            raise NonDeterminismError(message, run_id=self.run_id, scope=scope, key=name, ordinal=0)
-        self._busy_scopes[scope] = name
-
-    def leave(self, scope: str) -> None:
-        """Note that ``scope`` is free again."""
-        self._busy_scopes.pop(scope, None)
-
-    # --- strands ----------------------------------------------------------------------------
-
-    def strand_begins(self) -> None:
-        """Count one more line of execution."""
-        self._running += 1
-
-    def strand_rests(self) -> None:
-        """Count one less: it has ended, or it is parked."""
-        self._running -= 1
-        self._look_soon()
-
-    def _look_soon(self) -> None:
-        if self._running == 0:
-            self.loop.call_soon(self._suspend_if_idle)
+    # --- calls ------------------------------------------------------------------------------
 
     async def boundary(self, scope: str) -> None:
         """Pass, or wait for the end when the segment drains: the place between two calls."""
         if self.has_ended:
             await self.refuse(scope)
-        if self._draining:
-            self.strand_rests()
-            try:
-                await self.loop.create_future()
-            finally:
-                self.strand_begins()
+        if self.strands.draining:
+            await self.strands.stand_still()
 
-    async def wait_for(self, opening: JournalEntry) -> JournalEntry:
-        """Park until the suspension that ``opening`` opened is answered."""
-        answer = self.replay.answer_to(opening.seq)
-        if answer is not None:
-            return answer
-        future: asyncio.Future[JournalEntry] = self.loop.create_future()
-        self._parked[opening.seq] = future
-        if opening.deadline_at is not None:
-            self._set_timer(opening)
-        self.strand_rests()
-        try:
-            return await future
-        finally:
-            if self._parked.pop(opening.seq, None) is not None:
-                self._running += 1
+    def claim(self, opening: JournalEntry) -> None:
+        """Be the one that answers a suspension, or raise `InvalidResolutionError`.
 
-    def _wake(self, seq: int, answer: JournalEntry) -> None:
-        future = self._parked.pop(seq, None)
-        if future is not None and not future.done():
-            self._running += 1  # before its task runs: nothing may look idle meanwhile
-            future.set_result(answer)
-        elif future is not None:
-            self._running += 1
-
-    def _suspend_if_idle(self) -> None:
-        if self._running or self.ending is not None or self._tasks or self._answers_under_way:
-            return
-        if self._draining:
-            self.end(Ending.STOPPED)
-            return
-        if not self._parked and not self.waits:
-            return
-        wake_at = self._next_deadline()
-        if wake_at is not None:
-            ahead_ms = parse_time(wake_at) - self.parts.clock.now_ms()
-            if ahead_ms <= self.parts.linger_ms:
-                return  # it is due soon: a timer is set for it
-        self._wake_at = wake_at
-        self.end(Ending.SUSPENDED)
-
-    @property
-    def wake_at(self) -> str | None:
-        """When a segment that has suspended wants to be looked at again."""
-        return self._wake_at
-
-    def _next_deadline(self) -> str | None:
-        """Return the earliest deadline that somebody waits for.
-
-        One that the body has given up on, under a timeout of its own, wakes nobody.
+        Called while no other append of this run is under way: one answer gets through.
         """
-        parked = (e for e in self.replay.waiting() if e.seq in self._parked)
-        deadlines = [e.deadline_at for e in parked if e.deadline_at is not None]
-        deadlines += [wake_at for wake_at in self.waits.values() if wake_at is not None]
-        return min(deadlines, key=parse_time, default=None)
-
-    def _set_timer(self, opening: JournalEntry) -> None:
-        wait_ms = parse_time(opening.deadline_at or "") - self.parts.clock.now_ms()
-        nap = min(max(0, wait_ms) / 1000, _LONGEST_NAP_SECONDS)
-        self._timers[opening.seq] = self.loop.call_later(nap, self._deadline, opening)
-
-    def _deadline(self, opening: JournalEntry) -> None:
-        self._timers.pop(opening.seq, None)
-        if self.ending is not None or opening.seq not in self._parked:
-            return
-        if parse_time(opening.deadline_at or "") > self.parts.clock.now_ms():
-            self._set_timer(opening)  # a nap was over, or the wall clock went back
-            self._look_soon()
-            return
-        task = self.loop.create_task(self._answer_deadline(opening))
-        self._tasks.add(task)
-        task.add_done_callback(self._deadline_answered)
-
-    def _deadline_answered(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._look_soon()
-
-    async def _answer_deadline(self, opening: JournalEntry) -> None:
-        """Journal that the deadline has passed, with the default that was journalled."""
-        facts = opening.value if isinstance(opening.value, dict) else {}
-        failure = None
-        if opening.kind == "external" and not facts.get("hasDefault"):
-            failure = Failure(
-                code="step-failed",
-                message=f"nothing resolved {opening.key!r} before {opening.deadline_at}",
-                error_type="TimeoutError",
-                step=opening.key,
-            )
-        draft = JournalEntry(
-            seq=0,
-            kind="resolution",
-            status="error" if failure else "ok",
-            key=opening.key,
-            scope=opening.scope,
-            ordinal=opening.ordinal,
-            value=facts.get("default"),
-            error=failure.to_json() if failure else None,
-            ref=opening.seq,
-            ended_at=self.now(),
-        )
-        try:
-            await self.append(draft, claim=partial(self._claim, opening))
-        except (InvalidResolutionError, SegmentEnded):
-            return  # answered from outside at the same moment; or the segment has ended
-
-    def _claim(self, opening: JournalEntry) -> None:
-        # Called while no other append of this run is under way: one answer gets through.
         if opening.seq in self._answering or self.replay.answer_to(opening.seq) is not None:
             raise answered_already(self.run_id, opening.key)
         self._answering.add(opening.seq)
@@ -454,12 +365,12 @@ class Segment:
             ended_at=self.now(),
         )
         # While it is on its way the run does not suspend: whoever waits for it is about to go on.
-        self._answers_under_way += 1
+        self.strands.answers_under_way += 1
         try:
-            await self.append(draft, claim=partial(self._claim, opening))
+            await self.append(draft, claim=partial(self.claim, opening))
         finally:
-            self._answers_under_way -= 1
-            self._look_soon()
+            self.strands.answers_under_way -= 1
+            self.strands.look_soon()
 
     async def cancel(self) -> None:
         """Cancel the run: its outcome will be ``cancelled``."""
@@ -489,10 +400,9 @@ class Segment:
 
     def drain(self) -> None:
         """Begin no further call; stop when those under way have been journalled."""
-        self._draining = True
         for child in self.children.values():
             child.drain()
-        self.loop.call_soon(self._suspend_if_idle)
+        self.strands.drain()
 
     def stop(self) -> None:
         """Let the run go without an outcome: somebody else goes on with it."""

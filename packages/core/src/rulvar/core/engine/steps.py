@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rulvar.core.engine.outcome import caught, one_line
@@ -22,44 +23,46 @@ if TYPE_CHECKING:
     from rulvar.core.engine.scope import Opened, Scope
     from rulvar.core.engine.segment import Segment
 
-__all__ = ["call", "step", "user_code"]
+__all__ = ["Plan", "call", "step", "user_code"]
 
 _log = logging.getLogger("rulvar.engine")
 
 
-async def step(
-    scope: Scope,
-    name: str,
-    function: Callable[..., object],
-    args: tuple[object, ...],
-    retry: RetryPolicy,
-) -> object:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one call of `Context.step` asked for."""
+
+    function: Callable[..., object]
+    args: tuple[object, ...]
+    retry: RetryPolicy
+    key: str | None = None
+    deadline_at: str | None = None
+    seconds: float | None = None
+
+
+async def step(scope: Scope, name: str, plan: Plan) -> object:
     """Return what the journal has, or perform the step; see `Context.step`."""
     segment = scope.segment
-    opened = await scope.open("step", name)
+    opened = await scope.open(
+        "step", name, args=plan.args, call_key=plan.key, deadline_at=plan.deadline_at
+    )
     if isinstance(opened, Answered):
         segment.tell("step.replayed", name=name, seq=opened.answer.ref)
         return unwrap(opened.answer, segment.run_id)
-    return await _perform(scope, opened, function, args, retry)
+    return await _perform(scope, opened, plan)
 
 
-async def _perform(
-    scope: Scope,
-    opened: Opened,
-    function: Callable[..., object],
-    args: tuple[object, ...],
-    retry: RetryPolicy,
-) -> object:
+async def _perform(scope: Scope, opened: Opened, plan: Plan) -> object:
     segment, opening = scope.segment, opened.entry
     name = opening.key
     segment.executed += 1
     segment.tell("step.started", name=name, epoch=opening.epoch, seq=opening.seq)
-    attempts = _Attempts(segment, opened, retry)
+    attempts = _Attempts(segment, opened, plan.retry)
     failed: Caught | None = None
     value: object = None
     try:
         with user_code(segment):  # also the policy's own function, and a result of odd classes
-            value = normalize(await attempts.until_one_works(function, args))
+            value = normalize(await _in_time(segment, opened, plan, attempts))
     except Exception as error:  # noqa: BLE001 - journalled, then raised
         failed = caught(name, error, attempts=attempts.made)
     failure = None if failed is None else failed.failure
@@ -76,6 +79,33 @@ async def _perform(
         # Not inside the `except`: a replay's error has no context either.
         raise failed.raised_again(error_of(answer, segment.run_id))
     return value
+
+
+async def _in_time(segment: Segment, opened: Opened, plan: Plan, attempts: _Attempts) -> object:
+    """Return what the step returns within its time limit, or raise `TimeoutError`."""
+    deadline_at, made = opened.entry.deadline_at, attempts.until_one_works(plan.function, plan.args)
+    if deadline_at is None:
+        return await made
+    task = await segment.strands.within(deadline_at, made)
+    if task is not None:
+        return task.result()
+    name, limit = opened.entry.key, plan.seconds or 0
+    threads = segment.parts.step_threads
+    left = threads.left_behind
+    if left:
+        # It cannot be stopped: its effects may still come, and it keeps its place.
+        _log.warning(
+            "run %r: step %r took longer than %g s; %d of %d step threads are kept by functions "
+            "that were given up and have not returned",
+            segment.run_id,
+            name,
+            limit,
+            left,
+            threads.limit,
+        )
+    segment.tell("step.timed-out", name=name, seq=opened.entry.seq, count=left)
+    message = f"it took longer than {limit:g} s"
+    raise TimeoutError(message)
 
 
 class _Attempts:

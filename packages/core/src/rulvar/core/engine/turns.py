@@ -195,7 +195,7 @@ class Plan:
 async def turns(scope: Scope, name: str, plan: Plan, deadline_at: str | None) -> Turns:
     """Return what the journal has, or run the loop; see `Context.turns`."""
     segment = scope.segment
-    opened = await scope.open("turns", name, deadline_at=deadline_at)
+    opened = await scope.open("turns", name, deadline_at=deadline_at, args=plan.initial)
     if isinstance(opened, Answered):
         return Turns.from_json(unwrap(opened.answer, segment.run_id))
     loop = _Loop(scope, opened.entry, plan)

@@ -1,13 +1,21 @@
 """The journal as the engine reads and writes it: entries, and what can be folded from them.
 
-`entries` is the wire form of one record's payload; `folds` answers questions about a whole
-journal (has it begun, how did it settle, what does it wait for), `deaths` about segments that
-ended without a word, `structure` about a journal of any writer, and `references` which blobs it
-refers to; all without any I/O.
+`entries` is the wire form of one record's payload; `calls` says which calls count; `folds`
+answers questions about a whole journal (has it begun, how did it settle, what does it wait
+for), `deaths` about segments that ended without a word, `structure` about a journal of any
+writer, and `references` which blobs it refers to; all without any I/O.
 """
 
 from __future__ import annotations
 
+from rulvar.core.journal.calls import (
+    BLOCK_KIND,
+    GIVEN_UP,
+    RETRY,
+    Calls,
+    CallState,
+    branch_scope,
+)
 from rulvar.core.journal.deaths import (
     ATTEMPT,
     RECOVERED,
@@ -36,6 +44,7 @@ from rulvar.core.journal.folds import (
     Start,
     cancel_begun,
     check_window,
+    deadline_of,
     hash_versions,
     last_settle,
     open_children,
@@ -49,14 +58,19 @@ from rulvar.core.journal.structure import Structure, first_epoch_fall, last_mome
 
 __all__ = [
     "ATTEMPT",
+    "BLOCK_KIND",
+    "GIVEN_UP",
     "HASH_VERSION",
     "HASH_WINDOW",
     "RECOVERED",
+    "RETRY",
     "RUN_CANCEL",
     "RUN_SETTLE",
     "SUSPECTED",
     "BlobReference",
     "BlobReferences",
+    "CallState",
+    "Calls",
     "JournalEntry",
     "Loss",
     "Recovered",
@@ -64,8 +78,10 @@ __all__ = [
     "Start",
     "Structure",
     "attempts",
+    "branch_scope",
     "cancel_begun",
     "check_window",
+    "deadline_of",
     "decode_entry",
     "encode_entry",
     "first_epoch_fall",

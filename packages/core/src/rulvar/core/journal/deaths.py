@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rulvar.core.journal.calls import RETRY
 from rulvar.core.records import TERMINAL_STATUSES
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def makes_progress(entry: JournalEntry) -> bool:
     value = entry.value
     if entry.kind != "decision" or not isinstance(value, dict):
         return False
-    return value.get("runStatus") in TERMINAL_STATUSES
+    return value.get("runStatus") in TERMINAL_STATUSES or value.get("decisionType") == RETRY
 
 
 def recoveries(entries: Iterable[JournalEntry]) -> list[Recovered]:

@@ -2,7 +2,8 @@
 
 An entry either opens a call (``ref`` is None) or answers one (``ref`` is the opening entry's
 seq). A call's identity is (scope, key, ordinal); the ``epoch`` says which tenure wrote the
-entry and is never part of the identity. Readers tolerate unknown kinds and fields.
+entry and is never part of the identity. An opening keeps a short hash of the call's arguments,
+and the caller's own key where it gave one (`replay`). Readers tolerate unknown kinds and fields.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class JournalEntry:
     value: object = None
     error: Mapping[str, object] | None = None
     ref: int | None = None
+    args_hash: str | None = None
+    call_key: str | None = None
     deadline_at: str | None = None
     span_id: str | None = None
     started_at: str | None = None
@@ -66,6 +69,8 @@ _NAMES = {
     "hash_version": "hashVersion",
     "seq": "seq",
     "ref": "ref",
+    "args_hash": "argsHash",
+    "call_key": "callKey",
     "scope": "scope",
     "key": "key",
     "ordinal": "ordinal",
@@ -101,7 +106,18 @@ def _corrupt(run_id: str, position: int, seq: int, why: str) -> StoreCorruptErro
 
 
 _TEXT = (str, type(None))
-_TEXTS = ("kind", "status", "scope", "key", "deadlineAt", "spanId", "startedAt", "endedAt")
+_TEXTS = (
+    "kind",
+    "status",
+    "scope",
+    "key",
+    "argsHash",
+    "callKey",
+    "deadlineAt",
+    "spanId",
+    "startedAt",
+    "endedAt",
+)
 _INTEGERS = ("ordinal", "ref", "epoch", "hashVersion")
 
 

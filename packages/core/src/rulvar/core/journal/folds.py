@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rulvar.core.errors import JournalCompatibilityError
+from rulvar.core.journal.calls import CALL_KINDS, RETRY, SUSPENSION_KINDS, Calls
 from rulvar.core.journal.entries import HASH_WINDOW
+from rulvar.core.wire import format_time, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +25,7 @@ __all__ = [
     "Start",
     "cancel_begun",
     "check_window",
+    "deadline_of",
     "hash_versions",
     "last_settle",
     "open_children",
@@ -34,8 +37,6 @@ __all__ = [
 RUN_START = "run_start"
 RUN_SETTLE = "run_settle"
 RUN_CANCEL = "run_cancel"
-SUSPENSION_KINDS = frozenset({"external", "timer"})
-CALL_KINDS = SUSPENSION_KINDS | {"agent", "child", "rand", "step", "turns", "worktree"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,8 @@ class Start:
     limits_recoveries: bool = False
     """Whether whoever started it said how often it may be recovered."""
     max_recoveries: int | None = None
+    deadline_ms: int | None = None
+    """How long the run may take, in milliseconds, from its begin or its last retry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,8 @@ class Settle:
     settled_at: str | None
     has_value: bool = True
     """Whether the journal keeps the result; the other engine's does not."""
+    failed: tuple[int, ...] = ()
+    """The seqs of the calls whose errors ended the run: what a retry makes again."""
 
 
 def _decision(entry: JournalEntry, kind: str) -> dict[str, object] | None:
@@ -81,6 +86,10 @@ def _decision(entry: JournalEntry, kind: str) -> dict[str, object] | None:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _seqs(value: object) -> tuple[int, ...]:
+    return tuple(seq for seq in value if isinstance(seq, int)) if isinstance(value, list) else ()
 
 
 def _count(value: object) -> int | None:
@@ -106,8 +115,20 @@ def run_start(entries: Iterable[JournalEntry]) -> Start | None:
                 workflow_version=_text(value.get("workflowVersion")),
                 limits_recoveries="maxRecoveries" in value,
                 max_recoveries=_count(value.get("maxRecoveries")),
+                deadline_ms=_count(value.get("deadlineMs")),
             )
     return None
+
+
+def deadline_of(start: Start | None, entries: Iterable[JournalEntry]) -> str | None:
+    """Return when a run is to be over; its time counts from its begin, or its last retry."""
+    if start is None or start.deadline_ms is None or start.started_at is None:
+        return None
+    since = start.started_at
+    for entry in entries:
+        if _decision(entry, RETRY) is not None and entry.ended_at is not None:
+            since = entry.ended_at
+    return format_time(parse_time(since) + start.deadline_ms)
 
 
 def last_settle(entries: Sequence[JournalEntry]) -> Settle | None:
@@ -124,6 +145,7 @@ def last_settle(entries: Sequence[JournalEntry]) -> Settle | None:
                 error=entry.error,
                 settled_at=entry.ended_at,
                 has_value="result" in value,
+                failed=_seqs(value.get("failed")),
             )
     return None
 
@@ -139,31 +161,27 @@ def cancel_begun(entries: Sequence[JournalEntry]) -> bool:
 
 
 def works_after(entries: Iterable[JournalEntry], seq: int) -> bool:
-    """Whether calls of a body were begun or answered after ``seq``."""
+    """Whether calls of a body were begun or answered, or a retry was asked for, after ``seq``."""
     later = (entry for entry in entries if entry.seq > seq)
-    return any(entry.ref is not None or entry.kind in CALL_KINDS for entry in later)
+    return any(
+        entry.ref is not None or entry.kind in CALL_KINDS or _decision(entry, RETRY) is not None
+        for entry in later
+    )
 
 
 def open_suspensions(entries: Iterable[JournalEntry]) -> list[JournalEntry]:
-    """Return the suspensions that nothing has answered yet, in their order."""
-    waiting: dict[int, JournalEntry] = {}
-    for entry in entries:
-        if entry.kind in SUSPENSION_KINDS and entry.ref is None:
-            waiting[entry.seq] = entry
-        elif entry.ref is not None:
-            waiting.pop(entry.ref, None)
-    return list(waiting.values())
+    """Return the suspensions that nothing has ended yet, in their order."""
+    return [e for e in _open_calls(entries) if e.kind in SUSPENSION_KINDS]
 
 
 def open_children(run_id: str, entries: Iterable[JournalEntry]) -> list[str]:
-    """Return the run ids of the children that the journal has not answered yet."""
-    waiting: dict[int, str] = {}
-    for entry in entries:
-        if entry.kind == "child" and entry.ref is None:
-            waiting[entry.seq] = f"{run_id}.{entry.seq}"
-        elif entry.ref is not None:
-            waiting.pop(entry.ref, None)
-    return list(waiting.values())
+    """Return the run ids of the children whose calls nothing has ended yet."""
+    return [f"{run_id}.{e.seq}" for e in _open_calls(entries) if e.kind == "child"]
+
+
+def _open_calls(entries: Iterable[JournalEntry]) -> list[JournalEntry]:
+    states = Calls.of(entries).by_seq.values()
+    return [state.opening for state in states if state.is_open]
 
 
 def hash_versions(entries: Iterable[JournalEntry]) -> tuple[int, ...]:

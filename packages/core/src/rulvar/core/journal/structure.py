@@ -3,8 +3,9 @@
 Pure functions over entries of any writer and any hash version: they go by an entry's status
 and ``ref``, not by its kind alone, so that a journal whose kinds are unknown here is judged too.
 
-An entry of kind ``abandon`` gives up the call that its ``ref`` names, and everything that was
-begun inside it: those branches are closed, whether or not they were ever answered.
+A call that a retry made void is closed (`calls`). An entry of kind ``abandon`` gives up the
+call that its ``ref`` names, and everything that was begun inside it: those branches are
+closed, whether or not they were ever answered.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rulvar.core.journal.folds import CALL_KINDS, SUSPENSION_KINDS
+from rulvar.core.journal.calls import CALL_KINDS, SUSPENSION_KINDS, Calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,8 +50,14 @@ class Structure:
 def structure(entries: Sequence[JournalEntry]) -> Structure:
     """Find what is open in a journal. No I/O."""
     by_seq = {entry.seq: entry for entry in entries}
+    calls = Calls.of(entries)
     answered = {entry.ref for entry in entries if entry.ref is not None}
-    abandoned = _abandoned(entries, by_seq)
+    for seq, state in calls.by_seq.items():
+        if state.is_open:
+            answered.discard(seq)  # a retry has taken its answer away
+        else:
+            answered.add(seq)
+    abandoned = _abandoned(entries, by_seq) | _void(entries, calls)
     latest = {entry.identity: entry.seq for entry in entries if entry.ref is None and _opens(entry)}
     still_open = [
         entry
@@ -66,6 +73,12 @@ def structure(entries: Sequence[JournalEntry]) -> Structure:
         waiting=tuple(entry for entry in still_open if _waits(entry)),
         abandoned=frozenset(abandoned),
     )
+
+
+def _void(entries: Iterable[JournalEntry], calls: Calls) -> set[int]:
+    """Return the seqs of the calls that a retry has made void."""
+    opened = {entry.seq for entry in entries if entry.ref is None and entry.kind in CALL_KINDS}
+    return opened - calls.by_seq.keys()
 
 
 def _opens(entry: JournalEntry) -> bool:
