@@ -34,6 +34,11 @@ async def approve(ctx):
     draft = await ctx.step("prepare", lambda: "draft")
     return [draft, await ctx.await_external("approval")]
 
+@workflow
+async def deliver(ctx):
+    answer = await ctx.await_external("approval")
+    return [answer, await ctx.step("ship", lambda: "shipped")]
+
 @workflow(name="ask twice")
 async def ask_twice(ctx):
     await ctx.await_external("the first one")
@@ -218,7 +223,7 @@ def test_a_worker_finishes_what_waits_and_says_so(project: Path) -> None:
     rulvar("run", "fragile", "--run-id", "f1", status=1)
     rulvar("resolve", "a1", "approval", "1")
     text = rulvar("worker", "--until-idle").stdout
-    assert "ready for count, approve, ask twice, fragile" in text
+    assert "ready for count, approve, deliver, ask twice, fragile" in text
     assert "run a1: settled (ok, epoch " in text
     assert "ended: 1 ok, 0 superseded, 0 set aside" in text
     (project / "mended").touch()
@@ -291,7 +296,7 @@ def test_showing_a_run_names_its_parts() -> None:
 
 @pytest.mark.usefixtures("project")
 def test_showing_a_takeover_tells_its_story() -> None:
-    rulvar("run", "approve", "--run-id", "a1", status=6)
+    rulvar("run", "deliver", "--run-id", "a1", status=6)
     # A holder that begins a step and never answers, then a successor.
     with open_stores("sqlite:///runs.db") as stores:
         begin_a_step_and_stop(stores, "a1")
