@@ -14,11 +14,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rulvar.core import Context, Engine, StepFailedError, open_stores, workflow
+from rulvar.core import Engine, StepFailedError, open_stores, workflow
 from rulvar.core.errors import NonDeterminismError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from rulvar.core import Context
 
 DATABASE = Path(sys.argv[1])
 CASE, DEPLOY = sys.argv[2], sys.argv[3]
