@@ -70,7 +70,7 @@ def by_cancel(bench: ReplayBench) -> Body:
 def by_parallel(bench: ReplayBench) -> Body:
     async def body(ctx: Context) -> object:
         async def branch(inner: Context) -> object:
-            await inner.step("quick", bench.pay, "quick")
+            await inner.step("quick", bench.pay_later, "quick")
             return await inner.step("slow", never)
 
         try:

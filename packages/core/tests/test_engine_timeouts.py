@@ -41,6 +41,19 @@ async def never() -> object:
     return await asyncio.Event().wait()
 
 
+def too_slow(bench: ReplayBench, *, together: int = 1) -> Callable[[], Awaitable[object]]:
+    """Return a step that never ends, and moves the clock by a minute once so many have begun."""
+    begun: list[int] = []
+
+    async def slow() -> object:
+        begun.append(1)
+        if len(begun) == together:
+            bench.clock.advance(60_000)  # type: ignore[attr-defined] # a manual one
+        return await never()
+
+    return slow
+
+
 async def told_or_value(call: Awaitable[object]) -> object:
     try:
         return await call
@@ -125,13 +138,14 @@ def test_a_plain_function_that_is_too_late_keeps_its_thread_and_is_counted(
 
 
 def test_a_block_that_fires_is_catchable_and_replays_at_the_same_place() -> None:
-    bench = real()
+    bench = ReplayBench()
+    slow = too_slow(bench)
 
     async def body(ctx: Context) -> object:
         try:
-            async with ctx.timeout(LIMIT):
+            async with ctx.timeout(60):
                 await ctx.step("before", bench.pay, "before")
-                got = await ctx.step("slow", never)
+                got = await ctx.step("slow", slow)
         except TimeoutError:
             got = await ctx.step("fallback", bench.pay, "fallback")
         await ctx.await_external("go")
@@ -208,15 +222,16 @@ def test_a_block_around_a_suspension_wakes_the_run_at_its_deadline() -> None:
 
 
 def test_a_block_around_a_parallel_names_every_call_under_way() -> None:
-    bench = real()
+    bench = ReplayBench()
+    slow = too_slow(bench, together=2)
 
     async def body(ctx: Context) -> object:
         async def branch(inner: Context) -> object:
             await inner.step("quick", bench.pay, "quick")
-            return await inner.step("slow", never)
+            return await inner.step("slow", slow)
 
         try:
-            async with ctx.timeout(LIMIT * 4):
+            async with ctx.timeout(60):
                 got: object = await ctx.parallel("fan", [branch, branch])
         except TimeoutError:
             got = await ctx.step("fallback", bench.pay, "fallback")
@@ -286,14 +301,15 @@ def test_a_deadline_that_passes_between_calls_is_delivered_at_the_next_one() -> 
 
 
 def test_a_child_that_is_too_late_is_cancelled_after_it_is_journalled() -> None:
-    bench = real()
+    bench = ReplayBench()
+    slow = too_slow(bench)
 
     @workflow
     async def endless(ctx: Context) -> object:
-        return await ctx.step("never", never)
+        return await ctx.step("never", slow)
 
     async def body(ctx: Context) -> object:
-        return await told_or_value(ctx.child("c", endless, timeout=LIMIT * 3))
+        return await told_or_value(ctx.child("c", endless, timeout=60))
 
     outcome = bench.life(body)
     assert isinstance(outcome.value, list)

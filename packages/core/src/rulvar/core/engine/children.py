@@ -88,6 +88,10 @@ async def child(scope: Scope, name: str, plan: Plan) -> object:
     value = None if outcome is None else outcome.value
     answer = await scope.answer(opening, value, failure=failure)
     if outcome is None:
+        late = segment.children.get(child_id)
+        if late is not None:
+            late.let_go()
+            await _see_out(late)  # its lease is given back: it is cancelled under another
         segment.given_up_child(child_id)
     segment.tell("child.finished", name=name, detail=answer.status, seq=opening.seq)
     return unwrap(answer, segment.run_id)
