@@ -87,7 +87,7 @@ def test_a_failed_run_says_where_and_what_runs_again(
     told = run(workflow, "--run-id", "a run").stderr
     assert f"  raised at {tmp_path / 'cli_debug_flows.py'}:{line_of(line)}\n" in told
     again = f"to run {what} again, over what the journal has, and see the traceback: "
-    again += "rulvar resume 'a run' --retry-failed --debug\n"
+    again += "rulvar resume 'a run' --retry --debug\n"
     assert f"  {again}" in told
     assert told.count("to run ") == 1
     shown = CliRunner().invoke(main, ["runs", "show", "a run"]).stdout
@@ -96,7 +96,7 @@ def test_a_failed_run_says_where_and_what_runs_again(
     result = CliRunner().invoke(main, ["resume", "a run"])
     assert "raised at" not in result.stderr
     assert again in result.stderr
-    debugged = CliRunner().invoke(main, ["resume", "a run", "--retry-failed", "--debug"])
+    debugged = CliRunner().invoke(main, ["resume", "a run", "--retry", "--debug"])
     assert "Traceback" in debugged.stderr
 
 

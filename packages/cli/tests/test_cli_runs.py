@@ -124,11 +124,11 @@ def test_a_failed_run_is_status_1_until_its_steps_are_run_again(project: Path) -
     result = rulvar("run", "fragile", "--run-id", "f1", status=1)
     assert result.stdout == ""
     assert "step 'mend' failed: ValueError: broken \\x1b[31m" in result.stderr
-    assert "--retry-failed" in result.stderr
+    assert "--retry" in result.stderr
     outcome = document("resume", "f1", status=1)
     assert cast("dict[str, object]", outcome["error"])["step"] == "mend"
     (project / "mended").touch()
-    assert rulvar("resume", "f1", "--retry-failed").stdout == '"whole"\n'
+    assert rulvar("resume", "f1", "--retry").stdout == '"whole"\n'
 
 
 @pytest.mark.usefixtures("project")

@@ -16,10 +16,10 @@ from rulvar.core.wording import command_line, counted, plain, plain_json, plain_
     "run_id", ["a b", "it's", "$(id)", "a;b", "*", "~", "ä", "a&b|c>d", "--yes"]
 )
 def test_a_shell_reads_back_the_arguments_of_a_command(run_id: str) -> None:
-    told = command_line("resume", run_id, options="--retry-failed")
+    told = command_line("resume", run_id, options="--retry")
     words = shlex.split(told)
-    dashes = ["--retry-failed", "--", run_id]
-    plain = [run_id, "--retry-failed"]
+    dashes = ["--retry", "--", run_id]
+    plain = [run_id, "--retry"]
     assert words == ["rulvar", "resume", *(dashes if run_id.startswith("-") else plain)]
 
 

@@ -68,10 +68,10 @@ def _account(outcome: RunOutcome, raised_at: str) -> list[str]:
 def again(run_id: str, code: object) -> str:
     """Return how a run that ended as ``error`` runs again, and what of it does."""
     if code == "run-exhausted":
-        command = command_line("resume", run_id, options="--retry-failed")
+        command = command_line("resume", run_id, options="--retry")
         return f"once what ended its processes is mended, to try it again: {command}"
     what = "the failed steps" if code == StepFailedError.code else "the body"
-    command = command_line("resume", run_id, options="--retry-failed --debug")
+    command = command_line("resume", run_id, options="--retry --debug")
     return f"to run {what} again, over what the journal has, and see the traceback: {command}"
 
 

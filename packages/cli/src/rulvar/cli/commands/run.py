@@ -98,9 +98,9 @@ def run(
 @click.command("resume")
 @click.argument("run_id")
 @click.option(
-    "--retry-failed",
+    "--retry",
     is_flag=True,
-    help="Run failed steps again, and a body that ended as error.",
+    help="Reopen a run that ended as error or exhausted, as `rulvar runs retry` does.",
 )
 @source_change_option
 @app_option
@@ -113,7 +113,7 @@ def resume(
     output: Output,
     *,
     run_id: str,
-    retry_failed: bool,
+    retry: bool,
     on_source_change: OnSourceChange,
     apps: tuple[str, ...],
     store: str | None,
@@ -121,12 +121,12 @@ def resume(
     """Go on with RUN_ID from its journal, and wait for its outcome.
 
     What was completed is not run again. A run that has ended returns its outcome and
-    executes nothing, unless --retry-failed says so.
+    executes nothing, unless --retry reopens it.
 
     \b
     Examples:
       rulvar resume count-1
-      rulvar resume count-1 --retry-failed --json
+      rulvar resume count-1 --retry --json
     """  # noqa: D301
     workflows = load_workflows(read_settings("app", apps))
     _finish(
@@ -134,7 +134,7 @@ def resume(
         output,
         store,
         workflows,
-        lambda engine: engine.start_retry(run_id) if retry_failed else engine.start_resume(run_id),
+        lambda engine: engine.start_retry(run_id) if retry else engine.start_resume(run_id),
         on_source_change=on_source_change,
         existing=True,
     )

@@ -10,6 +10,7 @@ import click
 
 from rulvar.cli.commands.audit import audit
 from rulvar.cli.commands.removal import prune, remove, retain
+from rulvar.cli.commands.retry import retry
 from rulvar.cli.commands.source import source
 from rulvar.cli.commands.take_over import take_over
 from rulvar.cli.inspection import inspect_run
@@ -265,6 +266,7 @@ def show(context: click.Context, output: Output, run_id: str, store: str | None)
 
 runs.add_command(audit)
 runs.add_command(source)
+runs.add_command(retry)
 runs.add_command(take_over)
 runs.add_command(remove)
 runs.add_command(prune)

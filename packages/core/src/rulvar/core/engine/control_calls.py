@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.parts import Parts
     from rulvar.core.records import JournalRecord
 
-__all__ = ["briefly", "cancel", "cancel_child", "delete", "resolve", "retry"]
+__all__ = ["briefly", "cancel", "cancel_child", "delete", "reopen_run", "resolve", "retry"]
 
 T = TypeVar("T")
 
@@ -146,6 +146,17 @@ def retry(parts: Parts, door: Door, ownership: Ownership) -> RunOutcome | None:
         row = replace(state.meta, status="suspended", updated_at=now, wake_at=now)
         door.put_meta(replace(row, recoveries=0, blocked=None))
     return None
+
+
+async def reopen_run(parts: Parts, run_id: str) -> str | None:
+    """Journal a retry without executing it: workers go on with the run; no code is needed.
+
+    Returns None when it is reopened, else the status of a run that did not fail. Raises
+    `LeaseHeldError` (``held``) while another process has the run.
+    """
+    take = partial(parts.own, run_id)
+    outcome = await parts.bridge.call(partial(briefly, parts, take, retry))
+    return None if outcome is None else outcome.status
 
 
 def cancel_child(

@@ -1,0 +1,128 @@
+"""`rulvar runs retry`: runs that failed are reopened, and workers go on with them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from rulvar.cli.durations import read_age
+from rulvar.cli.opened import opened_stores
+from rulvar.cli.options import output_options, pass_output, store_option
+from rulvar.cli.several import each_run, is_there, no_such_run
+from rulvar.core.checks import check_run_id
+from rulvar.core.clock import SystemClock
+from rulvar.core.engine.control_calls import reopen_run
+from rulvar.core.errors import ConfigError
+from rulvar.core.records import RunFilter
+from rulvar.core.wire import parse_time
+
+if TYPE_CHECKING:
+    from rulvar.cli.render import Output
+    from rulvar.cli.several import Document
+    from rulvar.core import Engine
+    from rulvar.core.records import RunMeta
+    from rulvar.core.stores import Stores
+
+__all__ = ["retry"]
+
+_STATUSES = ("error", "exhausted")
+
+
+@click.command("retry")
+@click.argument("run_ids", nargs=-1, metavar="[RUN_ID]...")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice(_STATUSES),
+    help="Every run that ended so; may be given several times.",
+)
+@click.option(
+    "--since",
+    "since_ms",
+    callback=read_age,
+    metavar="AGE",
+    help="With --status: only runs that ended so long ago or less, as in 1h.",
+)
+@click.option("--workflow", help="With --status: only runs of this workflow.")
+@click.option("--tag", "tags", multiple=True, help="With --status: only runs with this tag.")
+@click.option("--dry-run", is_flag=True, help="Say which runs would be reopened; change nothing.")
+@store_option
+@output_options
+@pass_output
+@click.pass_context
+def retry(
+    context: click.Context,
+    output: Output,
+    *,
+    run_ids: tuple[str, ...],
+    statuses: tuple[str, ...],
+    since_ms: int | None,
+    workflow: str | None,
+    tags: tuple[str, ...],
+    dry_run: bool,
+    store: str | None,
+) -> None:
+    """Reopen runs that ended as error or exhausted: workers go on with them.
+
+    Give RUN_IDs, or --status and what narrows it. The call whose error ended a run is made
+    again, and so is what the body did because of that error (a compensation, for one);
+    whatever else completed is never paid again. No workflow's code is needed here. A run
+    that did not fail is left as it is.
+
+    \b
+    Examples:
+      rulvar runs retry order-17
+      rulvar runs retry --status error --since 1h --dry-run
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    for run_id in run_ids:
+        check_run_id(run_id)
+    if bool(run_ids) == bool(statuses):
+        message = "give RUN_IDs, or --status (with --since, --workflow, --tag), and not both"
+        raise ConfigError(message)
+    if run_ids and (since_ms is not None or workflow is not None or tags):
+        message = "--since, --workflow and --tag narrow --status: leave them out with RUN_IDs"
+        raise ConfigError(message)
+    chosen = run_ids
+    if statuses:
+        with opened_stores(store, read_only=True) as stores:
+            rows = stores.journal.list_runs(RunFilter(statuses=statuses, tags=tags))
+            chosen = tuple(row.run_id for row in rows if _is_wanted(row, since_ms, workflow))
+    if not chosen and not output.json:
+        output.print("no run ended so: nothing to retry")
+    context.exit(each_run(output, chosen, store, partial(_reopen, dry_run=dry_run), _told))
+
+
+def _is_wanted(row: RunMeta, since_ms: int | None, workflow: str | None) -> bool:
+    if workflow is not None and row.workflow_name != workflow:
+        return False
+    if row.parent_run_id is not None:
+        return False  # a child is retried by its parent
+    if since_ms is None:
+        return True
+    try:
+        ended_ms = parse_time(row.updated_at)
+    except ValueError:
+        return False
+    return SystemClock().now_ms() - ended_ms <= since_ms
+
+
+async def _reopen(engine: Engine, stores: Stores, run_id: str, *, dry_run: bool) -> Document:
+    if not is_there(stores, run_id):
+        raise no_such_run(run_id)
+    if dry_run:
+        rows = stores.journal.list_runs(RunFilter(statuses=_STATUSES))
+        failed = next((row.status for row in rows if row.run_id == run_id), None)
+        return {"reopened": False, "would_reopen": failed is not None, "status": failed}
+    status = await reopen_run(engine.parts, run_id)
+    return {"reopened": status is None, "status": status}
+
+
+def _told(done: Document) -> list[str]:
+    if done.get("would_reopen"):
+        return ["would be reopened"]
+    if done["reopened"]:
+        return ["reopened: a worker goes on with it, or rulvar resume"]
+    return [f"did not fail ({done['status'] or 'it has not ended'}): left as it is"]

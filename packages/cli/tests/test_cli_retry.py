@@ -1,0 +1,87 @@
+"""`rulvar runs retry` reopens what failed, one or many, and says of each what became of it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from cli_command import rulvar
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FLOWS = """
+import os
+from rulvar.core import workflow
+
+def risky(what):
+    with open("paid", "a") as file:
+        file.write(what + "\\n")
+    if not os.path.exists("well"):
+        raise RuntimeError("not well")
+    return what
+
+@workflow
+async def order(ctx, what):
+    await ctx.step("reserve", lambda: "reserved")
+    return await ctx.step("charge", risky, what)
+
+@workflow
+async def fine(ctx):
+    return "fine"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("RULVAR_STORE", "sqlite:///runs.db")
+    monkeypatch.setenv("RULVAR_APP", "retry_flows")
+    (tmp_path / "retry_flows.py").write_text(FLOWS)
+    return tmp_path
+
+
+def three_runs() -> None:
+    rulvar("run", "order", "--args", '"a"', "--run-id", "a", status=1)
+    rulvar("run", "order", "--args", '"b"', "--run-id", "b", "--tag", "vip", status=1)
+    rulvar("run", "fine", "--run-id", "f")
+
+
+def test_every_run_that_failed_is_reopened_and_workers_go_on(project: Path) -> None:
+    three_runs()
+    said = rulvar("runs", "retry", "--status", "error", "--since", "1h", "--dry-run").stdout
+    assert said.splitlines() == ["run a: would be reopened", "run b: would be reopened"]
+    assert "a    error" in rulvar("runs", "ls").stdout
+    rulvar("runs", "retry", "--status", "error", "--since", "1h")
+    (project / "well").touch()
+    rulvar("worker", "--until-idle")
+    listed = json.loads(rulvar("runs", "ls", "--json").stdout)
+    assert [(row["run_id"], row["status"]) for row in listed["runs"]] == [
+        ("a", "ok"),
+        ("b", "ok"),
+        ("f", "ok"),
+    ]
+    assert (project / "paid").read_text().split() == ["a", "b", "a", "b"]
+
+
+@pytest.mark.usefixtures("project")
+def test_what_narrows_the_runs_and_what_did_not_fail() -> None:
+    three_runs()
+    said = json.loads(rulvar("runs", "retry", "--status", "error", "--tag", "vip", "--json").stdout)
+    assert said == {"runs": [{"run_id": "b", "reopened": True, "status": None}]}
+    assert (
+        "nothing to retry"
+        in rulvar("runs", "retry", "--status", "error", "--workflow", "other").stdout
+    )
+    assert "run f: did not fail (ok): left as it is" in rulvar("runs", "retry", "f").stdout
+    assert "there is no run 'x'" in rulvar("runs", "retry", "x", status=2).stderr
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    "words", [[], ["a", "--status", "error"], ["a", "--since", "1h"], ["a", "--tag", "t"]]
+)
+def test_ids_and_filters_are_told_apart(words: list[str]) -> None:
+    assert "--status" in rulvar("runs", "retry", *words, status=2).stderr
