@@ -41,7 +41,7 @@ def journal(number, entries):
         yield entry(seq + 1, "step", "ok", key=f"s{seq}", ref=seq, value="x" * 100)
     settle = {"decisionType": "run_settle", "runStatus": "ok", "segment": 1}
     at = "2026-01-02T03:04:05.000Z"
-    yield entry(entries, "decision", "ok", value=settle, endedAt=at)
+    yield entry(seq + 2, "decision", "ok", value=settle, endedAt=at)
 
 def everything():
     for number in range(runs):

@@ -50,7 +50,8 @@ def test_the_second_life_of_a_name_waits_for_the_lease_of_the_first(tmp_path: Pa
         second = stage.player("same-name", "insist", run_id="day", args=args)
         first.go()
         first.hear("paused")
-        first.kill()
+        # Frozen and not killed: of a process that is provably gone nobody waits for the lease.
+        freeze_outside_a_commit(stage, first)
         held = stage.lease("day")
 
         # Refused while the lease lives, to the letter of the same owner string too.

@@ -316,5 +316,7 @@ def open_children_cancelled_alone(home: Home) -> Stores:
 
 
 def open_worktree_left(home: Home) -> Stores:
-    spoil(git, "_clear", lambda *_: None)
+    # Neither what an earlier segment nor what a process that died has left is cleared away.
+    for name in ("_clear", "_remove_dead", "_forget_dead"):
+        spoil(git, name, lambda *_: None)
     return open_sound(home)

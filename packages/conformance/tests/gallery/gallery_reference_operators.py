@@ -222,7 +222,7 @@ class _RevivesSameEpoch(ReferenceStore):
 @broken(
     "raise-epoch-takes-row",
     "raise_epoch removes the catalogue row along with the lease",
-    breaks="X-model",
+    breaks="L-floor",
 )
 class _TakesRow(ReferenceStore):
     def raise_epoch(self, run_id: str, at_least: int, /) -> None:

@@ -219,15 +219,15 @@ defect(
 )
 
 
-class _WorksInForkedChild(SqliteStore):
+class _DropsInForkedChild(SqliteStore):
     def append(self, run_id: str, record: JournalRecord, /, *, lease: Lease | None = None) -> None:
-        self._database._process = os.getpid()
-        super().append(run_id, record, lease=lease)
+        if os.getpid() == self._database._process:
+            super().append(run_id, record, lease=lease)
 
 
 defect(
     "sqlite-append-in-forked-child",
-    "a forked child may append through the connection of its parent",
+    "an append in a forked child is dropped and not refused",
     breaks="E-forked",
-    build=lambda home: sqlite(home, _WorksInForkedChild),
+    build=lambda home: sqlite(home, _DropsInForkedChild),
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rulvar.conformance.clauses import Level, Section
 from rulvar.conformance.crossings import Crossing, cross
 from rulvar.core.errors import ConfigError, LeaseHeldError
-from rulvar.core.records import Lease
+from rulvar.core.records import Lease, RunMeta
 
 if TYPE_CHECKING:
     from rulvar.conformance.crossings import Ending
@@ -240,10 +240,14 @@ def _floor(trial: Trial) -> None:
     worker = trial.actor("worker")
     lease = worker.acquire(run)
     floor = lease.epoch + 1000
+    row = RunMeta(run_id=run, status="running", updated_at="2026-01-02T03:04:05.678Z")
+    worker.put_row(row)
     worker.call(f"raise_epoch({run!r}, {floor})", lambda: worker.journal.raise_epoch(run, floor))
     worker.refused("superseded").append(run, 0, lease=lease)
     forged = replace(lease, epoch=floor)
     worker.refused("released").append(run, 0, lease=forged)
+    rows = worker.call("list_runs()", worker.journal.list_runs)
+    trial.equal("the row", [each for each in rows if each.run_id == run], [row])
     later = worker.acquire(run)
     trial.require(later.epoch > floor, f"an epoch above {floor}", later.epoch)
     worker.call(f"raise_epoch({run!r}, 1)", lambda: worker.journal.raise_epoch(run, 1))
