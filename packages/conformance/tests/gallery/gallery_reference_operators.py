@@ -221,10 +221,15 @@ class _RevivesSameEpoch(ReferenceStore):
 
 @broken(
     "raise-epoch-takes-row",
-    "raise_epoch removes the catalogue row along with the lease",
-    breaks="L-floor",
+    "what ends a lease, by release or by raise_epoch, removes the catalogue row with it",
+    breaks="X-model",
 )
 class _TakesRow(ReferenceStore):
+    def release(self, lease: Lease, /) -> None:
+        super().release(lease)
+        with self._gate.passing():
+            self._tables._run(lease.run_id).row = None
+
     def raise_epoch(self, run_id: str, at_least: int, /) -> None:
         super().raise_epoch(run_id, at_least)
         with self._gate.passing():
