@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from cli_command import rulvar
 
+from rulvar.core import has_leases, open_stores
+from rulvar.core.records import JournalRecord
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -85,3 +88,29 @@ def test_what_narrows_the_runs_and_what_did_not_fail() -> None:
 )
 def test_ids_and_filters_are_told_apart(words: list[str]) -> None:
     assert "--status" in rulvar("runs", "retry", *words, status=2).stderr
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_one_that_is_held_or_damaged_stops_no_other(dry: tuple[str, ...]) -> None:
+    """With ``--dry-run`` the same is said of each run, and nothing is changed."""
+    three_runs()
+    with open_stores("sqlite:///runs.db") as stores:
+        journal = stores.journal
+        assert has_leases(journal)
+        held = journal.acquire("a", "somebody")
+        tail = journal.load("f")[-1].seq
+        journal.append(
+            "f", JournalRecord(seq=tail + 1, payload=b'{"seq":%d,"kind":7}' % (tail + 1))
+        )
+        words = ("runs", "retry", "a", "f", "b", "--json", *dry)
+        found = json.loads(rulvar(*words, status=3).stdout)["runs"]
+        journal.release(held)
+        after = [meta.status for meta in journal.list_runs()]
+    assert found[0]["error"]["code"] == "lease-held"
+    assert found[0]["error"]["holder"] == "somebody"
+    assert found[1]["error"]["code"] == "store-corrupt"
+    assert (found[2].get("would_reopen"), found[2]["reopened"]) == (
+        (True, False) if dry else (None, True)
+    )
+    assert after == ["error", "error" if dry else "suspended", "ok"]

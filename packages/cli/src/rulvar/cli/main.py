@@ -80,6 +80,11 @@ BUILT_IN: dict[str, BuiltIn] = {
         "rulvar.cli.commands.answer:cancel",
         "Cancel RUN_ID: it executes nothing more.",
     ),
+    "replay": BuiltIn(
+        _RUNS,
+        "rulvar.cli.commands.replay:replay",
+        "Try the journals of runs against the present code, and perform nothing.",
+    ),
     "runs": BuiltIn(
         _RUNS,
         "rulvar.cli.commands.runs:runs",

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rulvar.core.engine.boot import over, read_run, reopen
 from rulvar.core.engine.outcome import RunOutcome
-from rulvar.core.engine.ownership import OwnedRun
+from rulvar.core.engine.ownership import OwnedRun, UnownedRun
 from rulvar.core.engine.retries import RETRIED_STATUSES
 from rulvar.core.engine.schemas import answered_already, check_resolution, choose_wait
 from rulvar.core.engine.segment import child_is_live
 from rulvar.core.errors import (
     ConfigError,
     InvalidResolutionError,
+    LeaseHeldError,
     StoreCorruptError,
     StoreError,
 )
@@ -44,7 +45,16 @@ if TYPE_CHECKING:
     from rulvar.core.engine.parts import Parts
     from rulvar.core.records import JournalRecord
 
-__all__ = ["briefly", "cancel", "cancel_child", "delete", "reopen_run", "resolve", "retry"]
+__all__ = [
+    "briefly",
+    "cancel",
+    "cancel_child",
+    "delete",
+    "reopen_run",
+    "resolve",
+    "retry",
+    "would_reopen",
+]
 
 T = TypeVar("T")
 
@@ -146,6 +156,31 @@ def retry(parts: Parts, door: Door, ownership: Ownership) -> RunOutcome | None:
         row = replace(state.meta, status="suspended", updated_at=now, wake_at=now)
         door.put_meta(replace(row, recoveries=0, blocked=None))
     return None
+
+
+async def would_reopen(parts: Parts, run_id: str) -> tuple[bool, str]:
+    """Return whether `reopen_run` would reopen a run now, and its status; change nothing.
+
+    Raises as `reopen_run`.
+    """
+    return await parts.bridge.call(partial(_would_reopen, parts, run_id))
+
+
+def _would_reopen(parts: Parts, run_id: str) -> tuple[bool, str]:
+    held = parts.reads.holder(run_id)
+    if held is not None:
+        raise LeaseHeldError(
+            run_id=run_id,
+            reason="held",
+            holder=held.owner,
+            epoch=held.epoch,
+            expires_at=held.expires_at,
+        )
+    unowned = UnownedRun(run_id)
+    state = _begun(parts, parts.door(run_id, unowned), unowned)
+    if state.outcome is None:
+        return False, state.meta.status if state.meta else "running"
+    return state.outcome.status in RETRIED_STATUSES, state.outcome.status
 
 
 async def reopen_run(parts: Parts, run_id: str) -> str | None:

@@ -32,6 +32,11 @@ __all__ = ["Frame", "Frames"]
 _WAIT_LONGER_MS = 60_000
 """How much longer than the first life a replay waits until a call is given up again."""
 
+_TRIED_MS = 2_000
+"""A trial waits as long as the first life did for a call to be given up, at most so long."""
+
+_TRIED_LONGER_MS = 1_000
+
 
 @dataclass(slots=True, eq=False)
 class Frame:
@@ -223,12 +228,21 @@ class Frames:
         error = NonDeterminismError(
             message, run_id=segment.run_id, scope=frame.scope, key=frame.name, ordinal=0
         )
-        timer = segment.loop.call_later(limit_ms / 1000, segment.block, error)
+        if segment.parts.perform:
+            timer = segment.loop.call_later(limit_ms / 1000, segment.block, error)
+        else:
+            wait_ms = min(after_ms, _TRIED_MS) + _TRIED_LONGER_MS
+            timer = segment.loop.call_later(wait_ms / 1000, self._not_given_up, frame)
         try:
             while True:
                 await segment.loop.create_future()
         finally:
             timer.cancel()
+
+    def _not_given_up(self, frame: Frame) -> None:
+        """End a trial at a call that is given up no more in its short time."""
+        self.segment.strands.untried = frame.call
+        self.segment.stop()
 
     def _now_ms(self) -> int:
         return self.segment.parts.clock.monotonic_ms()

@@ -109,6 +109,8 @@ class Parts:
     cancel_child: Callable[[str, str, str], Coroutine[object, object, None]]
     """Cancels a child by its id, given its parent's id and genesis; what hinders it is logged."""
     build: str | None = None
+    perform: bool = True
+    """False in a trial: the segment stops where anything would be performed anew."""
 
     def code(self, workflow: Workflow) -> str:
         """Return what tells this code of a workflow from another one of the same identity."""

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING
 
 from rulvar.core.errors import NonDeterminismError
 from rulvar.core.journal.calls import (
+    BLOCK_KIND,
     GIVEN_UP,
     PATCHED_KIND,
     SUSPENSION_KINDS,
@@ -60,6 +61,7 @@ __all__ = [
     "given_up_after_ms",
     "unasked_error",
     "unknown_entry",
+    "would_perform",
 ]
 
 
@@ -376,6 +378,20 @@ def _decided(call: Call, state: CallState, *, changed_args: bool) -> Decision:
     if call.kind in SUSPENSION_KINDS:
         return Waiting(call, state.opening)
     return Dangling(call, state.opening, changed_args, state.retried)
+
+
+def would_perform(decision: Decision) -> bool:
+    """Whether a call would be made anew, or waited for: the end of what a trial may do.
+
+    An unanswered ``parallel`` or ``ctx.timeout`` performs nothing itself: what was journalled
+    inside is still to be replayed. Nor does a new ``patched``.
+    """
+    kind = decision.call.kind
+    if isinstance(decision, Fresh):
+        return kind != PATCHED_KIND
+    if isinstance(decision, Dangling):
+        return kind not in {BLOCK_KIND, "parallel"}
+    return isinstance(decision, Waiting)
 
 
 def given_up_after_ms(given_up: JournalEntry | None) -> int:

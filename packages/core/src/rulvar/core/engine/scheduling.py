@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from rulvar.core.engine.control import Ending, SegmentEnded
 from rulvar.core.engine.outcome import Failure
@@ -23,6 +23,7 @@ from rulvar.core.wire import parse_time
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from rulvar.core.engine.replay import Call
     from rulvar.core.engine.segment import Segment
 
 __all__ = ["Strands"]
@@ -49,6 +50,8 @@ class Strands:
         self.draining = False
         self.wake_at: str | None = None
         self.answers_under_way = 0
+        self.untried: Call | None = None
+        """In a trial: the first call at which it could go no further."""
         self._running = 1
         self._parked: dict[int, asyncio.Future[JournalEntry]] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
@@ -113,6 +116,12 @@ class Strands:
         finally:
             self.begins()
 
+    async def try_no_further(self, call: Call) -> NoReturn:
+        """Stand still at a call that a trial may not perform; other strands go on."""
+        self.untried = self.untried or call
+        while True:
+            await self.stand_still()
+
     async def within(
         self, deadline_at: str, what: Coroutine[object, object, T]
     ) -> asyncio.Task[T] | None:
@@ -176,7 +185,7 @@ class Strands:
         if segment.blocked is not None:
             segment.end(Ending.BLOCKED)
             return
-        if self.draining:
+        if self.draining or self.untried is not None:
             segment.end(Ending.STOPPED)
             return
         if not self._parked and not self.waits:

@@ -27,6 +27,7 @@ from rulvar.core.engine.replay import (
     GivenUp,
     Waiting,
     unasked_error,
+    would_perform,
 )
 from rulvar.core.errors import ConfigError, NonDeterminismError
 from rulvar.core.journal import BLOCK_KIND, JournalEntry
@@ -181,6 +182,8 @@ class Scope:
         )
         await segment.frames.flush()
         decision = await self._decide(frame.call)
+        if not segment.parts.perform and would_perform(decision):
+            await segment.strands.try_no_further(decision.call)
         new = _New(status, value, draw, deadline_at)
         opened = await self._opened(frame, decision, new)
         if isinstance(opened, Opened) and kind not in SELF_ANSWERED_KINDS | {BLOCK_KIND}:

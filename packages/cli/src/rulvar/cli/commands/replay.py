@@ -1,0 +1,158 @@
+"""`rulvar replay`: can the present code go on with these runs? Nothing is performed to find out."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from rulvar.cli.app import load_workflows
+from rulvar.cli.config import read_settings
+from rulvar.cli.exits import ExitStatus, status_of_error
+from rulvar.cli.opened import opened_stores
+from rulvar.cli.options import app_option, output_options, pass_output, store_option
+from rulvar.cli.render import error_document, plain
+from rulvar.cli.running import run_to_end
+from rulvar.core.checks import check_run_id
+from rulvar.core.engine.trial import try_run
+from rulvar.core.errors import ConfigError, RulvarError
+from rulvar.core.records import RUN_STATUSES, RunFilter
+from rulvar.core.wording import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rulvar.cli.render import Output
+    from rulvar.cli.several import Document
+    from rulvar.core import Stores, Workflow
+    from rulvar.core.engine.trial import Trial
+
+__all__ = ["replay"]
+
+
+@click.command("replay")
+@click.argument("run_ids", nargs=-1, metavar="[RUN_ID]...")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice(RUN_STATUSES),
+    help="Every run of this status that the app's workflows take; may be given several times.",
+)
+@app_option
+@store_option
+@output_options
+@pass_output
+@click.pass_context
+def replay(
+    context: click.Context,
+    output: Output,
+    *,
+    run_ids: tuple[str, ...],
+    statuses: tuple[str, ...],
+    apps: tuple[str, ...],
+    store: str | None,
+) -> None:
+    """Try the journals of runs against the present code, and perform nothing.
+
+    Give RUN_IDs, or --status. The store is only read: no lease is taken, and runs that a
+    worker holds go on undisturbed. The body of each run is executed over a copy of its journal,
+    as far as that goes; no function of a step, turn, worktree or child is called. What the body
+    does besides its calls, it does.
+
+    A run is ok when the code replays its journal to the end, and blocked when it takes another
+    way. A call that the body gave up, by a timeout of its own, is waited for three seconds at
+    most: what is behind it may be left untried, and that is said. A child is tried by its own
+    id. The status is 0 only when every run is ok: try the code of a deploy before you deploy it.
+
+    \b
+    Examples:
+      rulvar replay order-17 --app flows
+      rulvar replay --status suspended --status running --json
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    for run_id in run_ids:
+        check_run_id(run_id)
+    if bool(run_ids) == bool(statuses):
+        message = "give RUN_IDs, or --status, and not both"
+        raise ConfigError(message)
+    workflows = load_workflows(read_settings("app", apps))
+    with opened_stores(store, read_only=True) as stores, _log(output):
+        chosen, left_out = run_ids, 0
+        if statuses:
+            chosen, left_out = _choose(stores, statuses, workflows)
+        status = run_to_end(_try_each(output, stores, workflows, chosen))
+    if not chosen and not output.json:
+        output.print("no such run of these workflows: nothing to try")
+    if left_out:
+        output.note(f"left out, of workflows or versions that the app does not have: {left_out}")
+    context.exit(status)
+
+
+@contextmanager
+def _log(output: Output) -> Iterator[None]:
+    """Show what the engine logs with ``--debug`` alone: what counts is in each run's verdict."""
+    if output.debug:
+        with output.engine_log():
+            yield
+        return
+    logger, silent = logging.getLogger("rulvar"), logging.NullHandler()
+    logger.addHandler(silent)
+    try:
+        yield
+    finally:
+        logger.removeHandler(silent)
+
+
+def _choose(
+    stores: Stores, statuses: tuple[str, ...], workflows: Sequence[Workflow]
+) -> tuple[tuple[str, ...], int]:
+    """Return the runs that these workflows take, and how many others there are."""
+    by_name = {each.name: each for each in workflows}
+    rows = stores.journal.list_runs(RunFilter(statuses=statuses))
+    taken = [
+        row.run_id
+        for row in rows
+        if row.workflow_name in by_name and by_name[row.workflow_name].takes(row.workflow_version)
+    ]
+    return tuple(taken), len(rows) - len(taken)
+
+
+async def _try_each(
+    output: Output, stores: Stores, workflows: tuple[Workflow, ...], run_ids: Sequence[str]
+) -> ExitStatus:
+    found: list[Document] = []
+    worst = ExitStatus.DONE
+    for run_id in run_ids:
+        try:
+            trial = await try_run(stores, workflows, run_id)
+        except RulvarError as error:
+            worst = worst or status_of_error(error)
+            found.append({"run_id": run_id} | error_document(error))
+            if not output.json:
+                output.failure(error)
+            continue
+        if trial.status != "ok":
+            worst = worst or ExitStatus.FAILED
+        found.append(asdict(trial))
+        if not output.json:
+            output.print(f"run {plain(run_id)}: {plain(_told(trial))}")
+    if output.json:
+        output.document({"runs": found})
+    return worst
+
+
+def _told(trial: Trial) -> str:
+    if trial.reason is not None:
+        return f"blocked: {trial.reason}"
+    told = f"ok, {counted(trial.replayed, 'call')} from the journal"
+    if trial.then is not None:
+        told += f"; then: {trial.then}"
+    if trial.untried is not None:
+        told += f"; from seq {trial.untried} on it could not be tried"
+    if trial.changed_args:
+        names = ", ".join(map(repr, trial.changed_args))
+        told += f"; other arguments than the journal's, whose results stand: {names}"
+    return told
