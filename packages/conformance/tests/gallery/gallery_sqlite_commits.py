@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gallery_defects import defect, sqlite
 from gallery_sqlite_tools import check_alone, written
 
 from rulvar.core.checks import check_record, check_run_id
-from rulvar.core.errors import JournalOrderViolation
-from rulvar.stores.sqlite import SqliteStore, reads, schema
+from rulvar.core.errors import JournalOrderViolation, StoreForkedError
+from rulvar.stores.sqlite import SqliteStore, forks, reads, schema
 from rulvar.stores.sqlite.commits import Committer
 from rulvar.stores.sqlite.connection import connect
 
@@ -230,4 +230,36 @@ defect(
     "an append in a forked child is dropped and not refused",
     breaks="E-forked",
     build=lambda home: sqlite(home, _DropsInForkedChild),
+)
+
+
+class _OpensInForkedChild(SqliteStore):
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        forks._inherited.clear()
+        super().__init__(path, **options)
+
+
+defect(
+    "sqlite-opens-in-forked-child",
+    "a forked child opens the file anew with locks that it does not have",
+    breaks="P-fork-opens",
+    build=lambda home: sqlite(home, _OpensInForkedChild),
+)
+
+
+class _RemembersClosed(SqliteStore):
+    seen: ClassVar[dict[str, int]] = {}
+
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        if self.seen.setdefault(os.fspath(path), os.getpid()) != os.getpid():
+            message = "this file was open in the parent at some time"
+            raise StoreForkedError(message)
+        super().__init__(path, **options)
+
+
+defect(
+    "sqlite-refuses-child-of-closed",
+    "a child that was forked after the parent had closed is refused all the same",
+    breaks="P-fork-closed",
+    build=lambda home: sqlite(home, _RemembersClosed),
 )

@@ -14,6 +14,7 @@ from rulvar.conformance.checks import (
     endings,
     everything,
     fence,
+    forks,
     ids,
     interrupts,
     journal,
@@ -44,6 +45,7 @@ _SECTIONS = (
     operators.CLAUSES,
     fence.CLAUSES,
     processes.CLAUSES,
+    forks.CLAUSES,
     atomicity.CLAUSES,
     everything.CLAUSES,
 )

@@ -12,7 +12,7 @@ from rulvar.conformance.actors import record
 from rulvar.conformance.clauses import Level, Reach, Section
 from rulvar.conformance.crossings import Crossing, cross
 from rulvar.conformance.failure import NotVerified
-from rulvar.core.capabilities import has_close
+from rulvar.core.capabilities import has_blob_info, has_close, has_lease_revival
 from rulvar.core.errors import (
     ConfigError,
     LeaseHeldError,
@@ -34,6 +34,8 @@ __all__ = ["CLAUSES"]
 
 CLAUSES = Section(level=Level.JOURNAL, source="SPI: what every call may raise")
 
+_OF_BLOBS = frozenset({"put", "get", "list_refs", "transcripts.delete", "blob_info"})
+
 
 def _every_call(trial: Trial, lease: Lease | None) -> dict[str, Callable[[], object]]:
     actor = trial.actor("caller")
@@ -51,10 +53,14 @@ def _every_call(trial: Trial, lease: Lease | None) -> dict[str, Callable[[], obj
         calls["get"] = lambda: blobs.get(f"{run}/x")
         calls["list_refs"] = lambda: blobs.list_refs(run)
         calls["transcripts.delete"] = lambda: blobs.delete(f"{run}/x")
+        if has_blob_info(trial.stores.transcripts):
+            calls["blob_info"] = lambda: blobs.blob_info(f"{run}/x")
     if lease is not None:
         calls["acquire"] = lambda: journal.acquire(run, "another")
         calls["renew"] = lambda: journal.renew(lease)
         calls["release"] = lambda: journal.release(lease)
+        if has_lease_revival(trial.stores.journal):
+            calls["revive"] = lambda: journal.revive(lease)
         calls["append under a lease"] = lambda: journal.append(
             run, record(51, trial.mark()), lease=lease
         )
@@ -62,6 +68,7 @@ def _every_call(trial: Trial, lease: Lease | None) -> dict[str, Callable[[], obj
         "get_meta": lambda: journal.get_meta(run),
         "load_after": lambda: journal.load_after(run, -1, 1),
         "get_lease": lambda: journal.get_lease(run),
+        "list_leases": lambda: journal.list_leases(None, 1),
         "seize": lambda: journal.seize(run, "operator"),
         "renew_all": lambda: journal.renew_all(() if lease is None else (lease,)),
         "list_run_ids": lambda: journal.list_run_ids(None, 1),
@@ -96,7 +103,7 @@ def _closed(trial: Trial) -> None:
         if has_close(trial.stores.transcripts):
             worker.call("transcripts.close()", trial.stores.transcripts.close)
     for what, call in _every_call(trial, lease).items():
-        if not _of_a_twin(trial) and what in {"put", "get", "list_refs", "transcripts.delete"}:
+        if not _of_a_twin(trial) and what in _OF_BLOBS:
             continue  # a transcript store of its own, without a close
         trial.equal(f"what {what} raises after close", _raised(call), StoreClosedError.__name__)
 
