@@ -24,7 +24,8 @@ from rulvar.core.checks import (
 from rulvar.core.stores import Stores
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Self
 
     from rulvar.core.records import BlobStat, JournalRecord, RunFilter, RunMeta
 
@@ -196,3 +197,27 @@ class MemoryStores(Stores):
     def __init__(self) -> None:
         journal = MemoryJournalStore()
         super().__init__(journal, journal.transcripts())
+
+    @classmethod
+    def copy_of(
+        cls,
+        run_id: str,
+        records: Iterable[JournalRecord],
+        row: RunMeta | None,
+        blobs: Mapping[str, bytes],
+    ) -> Self:
+        """Return a pair that has this one run, and says nothing of being in memory.
+
+        For what reads a run as a store's caller does and may change no store: its records, its
+        row if it has one, and its blobs by their refs.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EphemeralStoreWarning)
+            stores = cls()
+        for record in records:
+            stores.journal.append(run_id, record)
+        if row is not None:
+            stores.journal.put_meta(row)
+        for ref, blob in blobs.items():
+            stores.transcripts.put(ref, blob)
+        return stores

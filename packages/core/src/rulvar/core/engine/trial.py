@@ -13,7 +13,6 @@ like any other. A child is a run by itself, and is tried by its own id.
 from __future__ import annotations
 
 import asyncio
-import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NoReturn
 
@@ -31,7 +30,7 @@ from rulvar.core.journal import (
     run_start,
     works_after,
 )
-from rulvar.core.memory import EphemeralStoreWarning, MemoryStores
+from rulvar.core.memory import MemoryStores
 from rulvar.core.records import TERMINAL_STATUSES
 from rulvar.core.wire import parse_time
 
@@ -90,11 +89,8 @@ async def try_run(
     journal that cannot be read, and what else a store raises.
     """
     workflows = tuple(workflows)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EphemeralStoreWarning)
-        copy = MemoryStores()
+    copy, moment = await asyncio.to_thread(_copy, stores, run_id)
     with copy:
-        moment = await asyncio.to_thread(_copy, stores, copy, run_id)
         changed: list[str] = []
 
         def watch(event: Event) -> None:
@@ -194,8 +190,8 @@ def _launch_nothing(*_args: object, **_options: object) -> NoReturn:
 # --- the copy -----------------------------------------------------------------------------------
 
 
-def _copy(stores: StorePair, copy: StorePair, run_id: str) -> int:
-    """Copy what a segment reads of a run; return the moment at which its journal ends, in ms."""
+def _copy(stores: StorePair, run_id: str) -> tuple[MemoryStores, int]:
+    """Copy what a segment reads of a run; with the moment at which its journal ends, in ms."""
     reads = Reads(stores)
     meta = reads.meta(run_id)
     records = reads.load(run_id)
@@ -203,17 +199,13 @@ def _copy(stores: StorePair, copy: StorePair, run_id: str) -> int:
     if run_start(entries) is None:
         message = f"run {run_id!r} is not in this store, or never began: check the id"
         raise ConfigError(message)
-    for record in _without_end(records, entries):
-        copy.journal.append(run_id, record)
+    row = None
     if meta is not None:
         row = replace(meta, status="running", wake_at=None, blocked=None, stopped=meta.segments)
-        copy.journal.put_meta(row)
-    for ref in reads.refs(run_id):
-        blob = reads.blob(ref)
-        if blob is not None:
-            copy.transcripts.put(ref, blob)
+    blobs = {ref: blob for ref in reads.refs(run_id) if (blob := reads.blob(ref)) is not None}
+    copy = MemoryStores.copy_of(run_id, _without_end(records, entries), row, blobs)
     moment = last_moment(entries)
-    return SystemClock().now_ms() if moment is None else parse_time(moment)
+    return copy, SystemClock().now_ms() if moment is None else parse_time(moment)
 
 
 def _without_end(
