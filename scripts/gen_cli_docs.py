@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the commands' own help, so that the page cannot drift from it.
+"""Write docs/reference/cli.md from the commands' help, so that the page cannot drift from it.
 
 Without arguments it writes the page; with ``--check`` it only says whether the page is up to
 date. Nothing of click's formatting is used, so its version does not change the page.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "cli.md"
+PAGE = ROOT / "docs" / "reference" / "cli.md"
 
 HEAD = f"""\
 # The command line
@@ -56,16 +56,16 @@ them. The folder that the setting was read from goes first on Python's path.
 | URL | what it opens | comes with |
 | --- | --- | --- |
 | `sqlite:///runs.db` | a database file, for any number of processes | `rulvar-store-sqlite` |
-| `file:///runs` | [a folder of files](file-store.md), for one process | `rulvar-store-file` |
+| `file:///runs` | a [folder](../stores/file-store.md), for one process | `rulvar-store-file` |
 | `memory://` | nothing that outlives its process | `rulvar-core` |
 
 Three slashes begin a relative path, four an absolute one: `sqlite:////var/lib/runs.db`. Options
 follow a question mark, as in `sqlite:///runs.db?lease_ttl_ms=30000&durability=normal`; one that
 the store does not know is refused. SQLite has `lease_ttl_ms`, `busy_timeout_ms`,
 `open_timeout_ms`, `durability` and `allow_network_filesystem`, which
-[Durability and the fence](durability.md) explains, and `read_only=true`, to look at a file that is
-there. The file store has `durability`, `read_only` and `permissions`. `rulvar stores` lists what is
-installed.
+[Durability and the fence](../operate/durability.md) explains, and `read_only=true`, to look at a
+file that is there. The file store has `durability`, `read_only` and `permissions`.
+`rulvar stores` lists what is installed.
 
 ## Output
 

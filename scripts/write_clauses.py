@@ -1,4 +1,4 @@
-"""Write docs/clauses.md from the clauses of the conformance kit."""
+"""Write docs/reference/clauses.md from the clauses of the conformance kit."""
 
 from __future__ import annotations
 
@@ -7,4 +7,6 @@ from rulvar.conformance.reporting import clauses_page
 from workspace import ROOT
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "clauses.md").write_text(clauses_page(catalogue()), encoding="utf-8")
+    (ROOT / "docs" / "reference" / "clauses.md").write_text(
+        clauses_page(catalogue()), encoding="utf-8"
+    )

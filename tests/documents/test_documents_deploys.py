@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-DOCS = Path(__file__).parents[2] / "docs"
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "deploying.md"
 
 
 def test_every_block_of_the_page_about_deploys_runs(tmp_path: Path) -> None:
-    text = (DOCS / "deploys.md").read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 7
     program = tmp_path / "deploys.py"

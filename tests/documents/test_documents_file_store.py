@@ -15,7 +15,7 @@ from rulvar.stores.file.lines import DamageKind
 from rulvar.stores.file.names import encode_name
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "file-store.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "stores" / "file-store.md").read_text("utf-8")
 
 
 def blocks(language: str) -> list[str]:

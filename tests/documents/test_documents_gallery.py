@@ -19,7 +19,7 @@ def test_the_documents_have_the_number_of_the_list() -> None:
     found = re.fullmatch(r"(\d+) broken stores \(reference (\d+), sqlite (\d+)\)", last)
     assert found is not None, last
     total, reference, sqlite = found.groups()
-    page = (ROOT / "docs" / "gallery.md").read_text("utf-8")
+    page = (ROOT / "docs" / "assurance" / "gallery.md").read_text("utf-8")
     assert (
         f"There are {total} of them, {reference} over the reference store and {sqlite} over" in page
     )

@@ -10,7 +10,7 @@ import pytest
 from rulvar.conformance.protocol.commands import main
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "model.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "assurance" / "model.md").read_text("utf-8")
 SCRIPTS = (ROOT / "hatch.toml").read_text("utf-8")
 
 

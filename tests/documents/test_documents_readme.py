@@ -35,14 +35,3 @@ def test_the_example_runs_each_step_once(tmp_path: Path) -> None:
     assert total >= 10
     assert steps >= 3
     assert start() == f"{total} bytes; 0 steps ran in this process\n"
-
-
-def test_every_link_of_the_documents_leads_somewhere() -> None:
-    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("packages/*/README.md")]
-    broken = [
-        f"{document.relative_to(ROOT)}: {target}"
-        for document in documents
-        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text("utf-8"))
-        if not (document.parent / target).exists()
-    ]
-    assert broken == []

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "retention.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "operate" / "retention.md").read_text("utf-8")
 
 
 def test_the_script_of_the_page_runs_over_an_empty_store(tmp_path: Path) -> None:

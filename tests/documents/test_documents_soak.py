@@ -8,7 +8,7 @@ from rulvar.conformance.soak import CI, LONG
 from rulvar.conformance.soak.plan import DEATHS
 from rulvar.conformance.soak.verdict import ViolationKind
 
-PAGE = (Path(__file__).parents[2] / "docs" / "soak.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "assurance" / "soak.md").read_text("utf-8")
 
 
 def test_the_page_has_the_numbers_of_both_forms() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "workflows.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "workflows.md"
 
 
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def again(scribe: Scribe) -> None:
 
 
 FULL_ONLY = frozenset({"sick_disk"})
-"""Workloads about which nothing is promised at normal durability: see `docs/power-loss.md`."""
+"""What has no promise at normal durability: see `docs/assurance/power-loss.md`."""
 
 WORKLOADS: dict[str, Callable[[Scribe], None]] = {
     work.__name__: work

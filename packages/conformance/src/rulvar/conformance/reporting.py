@@ -168,7 +168,8 @@ def clauses_page(clauses: Iterable[Clause]) -> str:
         "# The clauses",
         "",
         "Made from the kit by `python scripts/write_clauses.py`; a test holds the two equal.",
-        f"{len(everything)} clauses. [Certifying a store](conformance.md) says how they are tried.",
+        f"There are {len(everything)} clauses.",
+        "[Certifying a store](../stores/certifying.md) says how they are tried.",
         "*Level* is what a store claims for the clause to count, *needs* an optional capability or",
         "how far the state must reach.",
     ]
