@@ -7,6 +7,10 @@ read-only store takes a run whose deletion is decided for deleted.
 
 Both are synced at every durability: a decision that came back after power loss would delete
 the run that was made under the same id since.
+
+What the store remembers of the journal goes in the same steps as the journal itself: before its
+file, and again whenever they are repeated. Forgotten after them, it would outlive the file when
+an exception falls between, and make every later call take the deletion for a loss.
 """
 
 from __future__ import annotations
@@ -21,17 +25,19 @@ from rulvar.stores.file.journals import logger
 
 if TYPE_CHECKING:
     from rulvar.stores.file.home import Home
+    from rulvar.stores.file.journals import Journals
 
 __all__ = ["delete_run", "finish_deletions", "is_being_deleted"]
 
 
-def delete_run(home: Home, run_id: str, *, blobs: bool) -> None:
+def delete_run(home: Home, journals: Journals, run_id: str, *, blobs: bool) -> None:
     """Remove a run's journal and row, and its blobs where asked, all or nothing (D1)."""
     layout, files = home.layout, home.files
     paths = [layout.journal(run_id), layout.row(run_id)]
     if blobs:
         paths.append(layout.blob_folder(run_id))
     if not any(exists(files, path) for path in paths):
+        journals.forget(run_id)
         return
     home.register(run_id)
     decision = layout.deletion(run_id, blobs=blobs)
@@ -41,7 +47,7 @@ def delete_run(home: Home, run_id: str, *, blobs: bool) -> None:
     try:
         text = json_text({"runId": run_id, "blobs": blobs}) + "\n"
         home.write_new(temporary, text.encode("utf-8"), sync=True)
-        home.doubt(run_id, partial(_settle, home, run_id, temporary, decision, blobs=blobs))
+        home.doubt(run_id, partial(_settle, home, journals, run_id, temporary, blobs=blobs))
         moving = True
         files.rename(temporary, decision)
         files.sync_folder(layout.deleting)
@@ -58,9 +64,11 @@ def delete_run(home: Home, run_id: str, *, blobs: bool) -> None:
         )
 
 
-def _settle(home: Home, run_id: str, temporary: str, decision: str, *, blobs: bool) -> None:
+def _settle(home: Home, journals: Journals, run_id: str, temporary: str, *, blobs: bool) -> None:
     home.discard(temporary)
+    decision = home.layout.deletion(run_id, blobs=blobs)
     if exists(home.files, decision):
+        journals.forget(run_id)
         _carry_out(home, run_id, decision, blobs=blobs)
     else:
         home.files.sync_folder(home.layout.deleting)

@@ -99,11 +99,13 @@ class Rows:
             traces = self._scan()
             # Code point order is UTF-8 byte order, for every string without lone surrogates.
             self._traces, self._order = traces, sorted(traces)
-            self._scanned = True
+        # Traces and order change in two steps: whatever stops them, the folders are read anew.
+        self._scanned = False
         for run_id in self._home.changed_runs():
             with self._home.reading(run_id):
                 self._update(run_id, self._look(run_id))
                 self._home.seen(run_id)
+        self._scanned = True
 
     def _update(self, run_id: str, trace: _Trace) -> None:
         known = run_id in self._traces

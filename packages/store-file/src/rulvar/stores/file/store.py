@@ -13,7 +13,7 @@ from rulvar.core.checks import (
     check_run_id,
 )
 from rulvar.core.clock import SystemClock
-from rulvar.core.errors import ConfigError, OutcomeUnknownError, StoreError
+from rulvar.core.errors import ConfigError
 from rulvar.core.stores import Stores
 from rulvar.stores.file.deletions import delete_run, finish_deletions, is_being_deleted
 from rulvar.stores.file.errors import translate
@@ -238,16 +238,7 @@ class FileJournalStore:
 
     def _delete(self, run_id: str, *, blobs: bool) -> None:
         with self._home.writing(run_id):
-            try:
-                delete_run(self._home, run_id, blobs=blobs)
-            except StoreError as error:
-                if isinstance(error, OutcomeUnknownError):
-                    self._journals.forget(run_id)
-                raise
-            except BaseException:
-                self._journals.forget(run_id)
-                raise
-            self._journals.forget(run_id)
+            delete_run(self._home, self._journals, run_id, blobs=blobs)
 
     def _is_deleted(self, run_id: str) -> bool:
         # The writer finishes a deletion before it answers anything else about the run.
