@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextvars import Context
 
-__all__ = ["Bridge"]
+__all__ = ["Bridge", "call_once"]
 
 T = TypeVar("T")
 
@@ -204,6 +204,15 @@ class Bridge:
                 self._unfinished -= 1
             mailbox.put(future, value, error)
             del function, future, mailbox, context, job, value, error
+
+
+async def call_once(function: Callable[[], T]) -> T:
+    """Run a call in a thread of its own: those of the loop may be full of what does not end."""
+    bridge = Bridge(threads=1, name="rulvar-once")
+    try:
+        return await bridge.call(function)
+    finally:
+        bridge.close()
 
 
 def _when_it_succeeds(then: Callable[[T], None]) -> Callable[[asyncio.Future[object]], None]:

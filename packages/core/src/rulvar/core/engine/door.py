@@ -145,6 +145,21 @@ class Door:
         """Return the present authority. Raises `SupersededError` once the run is lost."""
         return self._ownership.authority()
 
+    def confirm(self) -> None:
+        """Ask the store whether the run is still this segment's, where it tells its leases.
+
+        An expired lease is taken again, by the rules of the ownership. Raises
+        `SupersededError` once the run is lost.
+        """
+        while True:
+            authority = self._ownership.authority()
+            if authority is UNLEASED:
+                return
+            refusal = self._reads.refusal_of(authority)
+            if refusal is None:
+                return
+            self._refused("confirm", authority, refusal)
+
     def knows_genesis(self, genesis: str) -> None:
         """Learn the token that a fresh start has minted, before it is written."""
         self._genesis = genesis

@@ -18,7 +18,13 @@ from rulvar.core.checks import (
 from rulvar.core.clock import SystemClock
 from rulvar.core.engine import control_calls
 from rulvar.core.engine.boot import Resume, StartNew
-from rulvar.core.engine.bridge import Bridge
+from rulvar.core.engine.bridge import Bridge, call_once
+from rulvar.core.engine.callers import (
+    caller_of,
+    confirmed,
+    confirmed_caller,
+    confirmed_caller_of,
+)
 from rulvar.core.engine.child_runs import ChildRuns
 from rulvar.core.engine.durations import milliseconds_of
 from rulvar.core.engine.events import Hub
@@ -30,7 +36,6 @@ from rulvar.core.engine.parts import Parts
 from rulvar.core.engine.reads import Reads
 from rulvar.core.engine.registry import Registry
 from rulvar.core.engine.retention import apply_retention, prune, prune_inside
-from rulvar.core.engine.segment import inside
 from rulvar.core.engine.settings import (
     choice,
     decide_ownership,
@@ -57,7 +62,6 @@ if TYPE_CHECKING:
     from rulvar.core.engine.outcome import RunOutcome
     from rulvar.core.engine.ownership import Ownership
     from rulvar.core.engine.retention import PruneReport, RetentionPolicy, RetentionReport
-    from rulvar.core.engine.segment import Segment
     from rulvar.core.engine.workflow import Given, Workflow
     from rulvar.core.events import Event
     from rulvar.core.ids import IdSource
@@ -190,10 +194,7 @@ class Engine:
         self._parts.hub.close()
         for threads in (self._parts.bridge, self._parts.step_threads, self._parts.git_threads):
             threads.close()
-        # In a thread of its own: those of the loop may be full of what does not end.
-        closing = Bridge(threads=1, name="rulvar-close")
-        await closing.call(self._parts.hub.join)
-        closing.close()
+        await call_once(self._parts.hub.join)
 
     @property
     def workflows(self) -> Mapping[str, Workflow]:
@@ -243,6 +244,7 @@ class Engine:
         `LeaseHeldError` (``held``) while somebody has it; `SupersededError`,
         `SettlementError` and store errors when the segment could not give an outcome.
         """
+        await confirmed_caller(self._parts)
         handle = self.start(
             workflow,
             args,
@@ -297,6 +299,7 @@ class Engine:
         run is blocked for it, and another code goes on), and `JournalCompatibilityError` for
         a journal of another generation.
         """
+        await confirmed_caller(self._parts)
         return await self.start_resume(run_id, lease=lease).result_or_let_go()
 
     def start_resume(
@@ -316,6 +319,7 @@ class Engine:
         A child that failed goes on under its own run id by the same rule. A run that did not
         fail is resumed. Raises as `resume`.
         """
+        await confirmed_caller(self._parts)
         return await self.start_retry(run_id, lease=lease).result_or_let_go()
 
     def start_retry(self, run_id: str, *, lease: Lease | None = None) -> RunHandle:
@@ -329,7 +333,7 @@ class Engine:
         `LeaseHeldError` (``held``) while another process has the run: wait, or take over.
         """
         check_run_id(run_id)
-        caller = self._inside(run_id)
+        caller = await confirmed_caller_of(self._parts, run_id)
         if caller is not None:
             await on_loop(caller.loop, caller.cancel())
             return None
@@ -358,7 +362,7 @@ class Engine:
         if seq is not None:
             check_integer("seq", seq, 0, MAX_INTEGER)
         value = normalize(value)
-        caller = self._inside(run_id)
+        caller = await confirmed_caller_of(self._parts, run_id)
         if caller is not None:
             await on_loop(caller.loop, caller.resolve(key, value, seq))
             return
@@ -378,7 +382,7 @@ class Engine:
         Raises `LeaseHeldError` (``held``) while somebody has the run.
         """
         check_run_id(run_id)
-        caller = self._inside(run_id)
+        caller = await confirmed_caller_of(self._parts, run_id)
         if caller is not None and lease is None:
             await self._parts.bridge.call(
                 partial(control_calls.check_no_live_child, self._parts, run_id)
@@ -398,7 +402,7 @@ class Engine:
         inside the run it goes through the segment's own lease.
         """
         check_run_id(run_id)
-        caller = self._inside(run_id)
+        caller = await confirmed_caller_of(self._parts, run_id)
         if caller is not None and lease is None:
             return await on_loop(caller.loop, caller.through_door(prune_inside))
         if lease is None and run_id in self._live:
@@ -413,7 +417,7 @@ class Engine:
         With ``dry_run`` nothing is changed and the report says what would be. Raises store
         errors of the listing.
         """
-        inside()
+        await confirmed_caller(self._parts)
         return await self._parts.bridge.call(
             partial(apply_retention, self._parts, policy, dry_run=dry_run)
         )
@@ -427,14 +431,6 @@ class Engine:
             reason="held",
             holder=self._parts.owner,
         )
-
-    def _inside(self, run_id: str) -> Segment | None:
-        """Return the segment of ``run_id`` that is calling; refuse one that has ended."""
-        self._parts.bridge.refuse_child()
-        current = inside()
-        if current is None or current.run_id != run_id:
-            return None
-        return current if current.parts.reads.shares_stores(self._parts.reads) else None
 
     def _ownership(self, run_id: str, lease: Lease | None) -> Callable[[], Ownership]:
         """Return how the run is taken. Raises `ConfigError` for the lease of another run."""
@@ -452,7 +448,7 @@ class Engine:
         lease: Lease | None,
         before: LeaseInfo | None = None,
     ) -> RunHandle:
-        if self._inside(run_id) is not None:
+        if caller_of(self._parts, run_id) is not None:
             raise self._held(run_id)
         take = self._ownership(run_id, lease)
         if lease is None and before is not None:
@@ -474,7 +470,7 @@ class Engine:
                 run_id,
                 self._parts,
                 wish,
-                take,
+                confirmed(self._parts, take),
                 on_end=self._forget,
                 resolve=partial(self.resolve, run_id),
                 cancel=partial(self._briefly, run_id, lease, control_calls.cancel),
@@ -494,6 +490,5 @@ class Engine:
     async def _briefly(
         self, run_id: str, lease: Lease | None, act: Callable[[Parts, Door, Ownership], T]
     ) -> T:
-        take = self._ownership(run_id, lease)
-        inside()  # asked again: whoever is calling may have ended while it waited
+        take = confirmed(self._parts, self._ownership(run_id, lease))
         return await self._parts.bridge.call(partial(control_calls.briefly, self._parts, take, act))

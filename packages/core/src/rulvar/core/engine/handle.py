@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rulvar.core.engine.callers import confirmed_caller
 from rulvar.core.engine.control import Ending, SegmentEnded
 from rulvar.core.engine.driver import drive
 from rulvar.core.engine.loops import on_loop
@@ -128,6 +129,7 @@ class RunHandle:
         cancelled under a brief lease. Raises as `result`, and `LeaseHeldError` (``held``) when
         another process has taken the run since.
         """
+        await confirmed_caller(self._parts)
         self._ask(Ending.CANCELLED)
         outcome = await self.result()
         return outcome if outcome.status in TERMINAL_STATUSES else await self._cancel()

@@ -11,11 +11,13 @@ from rulvar.core.capabilities import (
     has_meta_lookup,
 )
 from rulvar.core.engine.process_identity import is_provably_gone
+from rulvar.core.errors import LeaseHeldError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rulvar.core.records import JournalRecord, LeaseInfo, RunFilter, RunMeta
+    from rulvar.core.errors import RefusalReason
+    from rulvar.core.records import JournalRecord, Lease, LeaseInfo, RunFilter, RunMeta
     from rulvar.core.stores import StorePair
 
 __all__ = ["Reads", "holds"]
@@ -58,6 +60,28 @@ class Reads:
             return bool(self._journal.load_after(run_id, after_seq, 1))
         records = self._journal.load(run_id)
         return bool(records) and records[-1].seq > after_seq
+
+    def refusal_of(self, lease: Lease) -> LeaseHeldError | None:
+        """Return how the fence would refuse a lease now, if it would and the store can tell."""
+        if not has_lease_admin(self._journal):
+            return None
+        info = self._journal.get_lease(lease.run_id)
+        reason: RefusalReason
+        if info is None:
+            reason = "released"
+        elif (info.owner, info.epoch) != (lease.owner, lease.epoch):
+            reason = "superseded"
+        elif not info.live:
+            reason = "expired"
+        else:
+            return None
+        return LeaseHeldError(
+            run_id=lease.run_id,
+            reason=reason,
+            offered=lease,
+            holder=None if info is None else info.owner,
+            epoch=None if info is None else info.epoch,
+        )
 
     def is_live(self, run_id: str) -> bool:
         """Whether somebody works on the run now: by its lease, or by its row alone.

@@ -11,10 +11,10 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeAlias
 
+from rulvar.core.engine.callers import confirmed
 from rulvar.core.engine.control_calls import briefly
 from rulvar.core.engine.engine import Engine
 from rulvar.core.engine.ownership import OwnedRun, UnownedRun
-from rulvar.core.engine.segment import inside
 from rulvar.core.errors import StoreCorruptError
 from rulvar.core.journal import read_journal, run_start
 
@@ -68,10 +68,9 @@ class RowRewriter:
         (``held``) while somebody has the run, `SupersededError` when it is lost meanwhile,
         `SegmentEnded` from inside a segment that has ended, and what the store raises.
         """
-        inside()
         parts = self._engine.parts
         take = partial(parts.take, run_id) if parts.owns else partial(UnownedRun, run_id)
-        return briefly(parts, take, partial(_rewrite, decide=decide))
+        return briefly(parts, confirmed(parts, take), partial(_rewrite, decide=decide))
 
     def close(self) -> None:
         """Stop renewing; idempotent. The stores stay open."""

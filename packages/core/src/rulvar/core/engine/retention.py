@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from rulvar.core.checks import MAX_INTEGER, check_integer
 from rulvar.core.engine.boot import RunState, read_run
+from rulvar.core.engine.callers import confirmed
 from rulvar.core.engine.control_calls import briefly, check_no_live_child
 from rulvar.core.engine.ownership import OwnedRun
 from rulvar.core.errors import (
@@ -153,7 +154,7 @@ def apply_retention(parts: Parts, policy: RetentionPolicy, *, dry_run: bool) -> 
                 _refuse_held(parts, run_id)
                 if not dry_run:
                     act = partial(_delete_if_old, policy=policy, newest=newest)
-                    reason = briefly(parts, partial(parts.own, run_id), act)
+                    reason = briefly(parts, confirmed(parts, partial(parts.own, run_id)), act)
         except (LeaseHeldError, SupersededError) as error:
             reason = str(error)
         except (ConfigError, JournalCompatibilityError, StoreCorruptError) as error:
