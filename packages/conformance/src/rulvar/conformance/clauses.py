@@ -79,8 +79,9 @@ def covers(claim: frozenset[Level], clause: Clause) -> bool:
 class Clause:
     """One sentence of the contract.
 
-    ``source`` is the promise or the table that it stands in; ``since`` the version of the kit
-    that began to check it; ``capability`` the optional capability that it is about, if any;
+    ``source`` names headings of docs/contract.md, with commas between them; ``since`` is the
+    version of the kit that began to check it; ``capability`` the optional capability that it is
+    about, if any;
     ``timed`` whether leases must run out for it, ``lease_ttl_ms`` how long they are to live
     when it matters otherwise; ``moves_clock`` says that it moves the clock where there is one;
     ``kills`` that it is about what a killed process leaves, and kills one with SIGKILL.

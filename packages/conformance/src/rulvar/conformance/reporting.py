@@ -171,7 +171,7 @@ def clauses_page(clauses: Iterable[Clause]) -> str:
         f"There are {len(everything)} clauses.",
         "[Certifying a store](../stores/certifying.md) says how they are tried.",
         "*Level* is what a store claims for the clause to count, *needs* an optional capability or",
-        "how far the state must reach.",
+        "how far the state must reach, *source* the part of the contract that the sentence is of.",
     ]
     for family, title in _FAMILIES.items():
         mine = [clause for clause in everything if clause.id.startswith(family)]
@@ -186,6 +186,10 @@ def clauses_page(clauses: Iterable[Clause]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _contract_link(heading: str) -> str:
+    return f"[{heading}](../contract.md#{heading.lower().replace(' ', '-')})"
+
+
 def _page_row(clause: Clause) -> str:
     needs = [clause.capability] if clause.capability else []
     if clause.reach.value != "object":
@@ -196,6 +200,6 @@ def _page_row(clause: Clause) -> str:
         clause.sentence,
         str(clause.level),
         ", ".join(needs),
-        clause.source,
+        ", ".join(map(_contract_link, clause.source.split(", "))),
     )
     return f"| {' | '.join(cells)} |"

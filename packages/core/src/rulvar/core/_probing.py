@@ -88,7 +88,7 @@ def probe_fencing(
 
     Raises `ConfigError` when the journal store grants no leases, `StoreBusyError` when other
     probes hold every run of the pool or the leases end too soon to tell, and what the store
-    raises when it cannot answer. Keeps design section 4.
+    raises when it cannot answer. See contract.md#start-up-checks.
     """
     journal = stores.journal
     if not has_leases(journal):

@@ -1,4 +1,4 @@
-"""What a store can do, asked by name: guards that narrow the type (design section 4).
+"""What a store can do, asked by name: guards that narrow the type (contract.md#capabilities).
 
 A capability is present when its attributes are there and callable. The marker is declared
 when ``store.fenced_writes is True``, nothing truthy. Guards take ``object``; none calls a

@@ -1,8 +1,8 @@
 """The front door: every argument of every store call is checked here, before any I/O.
 
 One module, so that the same id is taken or refused by every store in the same words
-(design sections 4 and 6). Each check returns what it was given, or raises `ConfigError`
-naming the value and the remedy; none reads or writes anything.
+(contract.md#ids, contract.md#records). Each check returns what it was given, or raises
+`ConfigError` naming the value and the remedy; none reads or writes anything.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ class Clock(Protocol):
     """What tells a store and an engine the time.
 
     Wall time may jump in either direction. A store judges expiry by it, so a lying clock
-    may cost liveness; it never costs safety, which comes from the epoch alone (design
-    section 5).
+    may cost liveness; it never costs safety, which comes from the epoch alone
+    (contract.md#live-leases).
     """
 
     def now_ms(self) -> int:

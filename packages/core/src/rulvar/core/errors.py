@@ -29,7 +29,7 @@ Split by whose fault it is, and by what is known to have happened::
             └── AlreadyAnsweredError the first answer counts, and is there
 
 Each class has a stable ``code``, carries its facts as attributes, survives pickling, and
-says in one sentence what happened and what to do (design section 9).
+says in one sentence what happened and what to do (contract.md#errors).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ __all__ = [
 ]
 
 RefusalReason = Literal["held", "foreign-run", "unknown", "superseded", "released", "expired"]
-"""Why the fence refused (design section 5).
+"""Why the fence refused (contract.md#reasons-for-a-refusal).
 
 ``held``         somebody has the run; from ``acquire`` alone, and alone worth a retry
 ``foreign-run``  the lease names another run than the one it was offered for

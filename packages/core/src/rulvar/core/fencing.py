@@ -1,4 +1,4 @@
-"""The start-up checks: is the full fence declared, and does it hold (design section 4).
+"""Whether the full fence is declared, and whether it holds (contract.md#start-up-checks).
 
 `assert_fenced_writes` trusts a declaration and costs nothing; call it before the first run.
 `probe_fencing` trusts behaviour: on a throw-away run it is superseded, and expects every
@@ -70,7 +70,7 @@ def assert_fenced_writes(stores: StorePair, /) -> FencedStores:
 
     Raises `ConfigError` naming every store of the pair that does not declare the marker,
     and for a pair whose declared ``fencing_domain`` differs: two databases cannot fence
-    each other. Keeps design section 4.
+    each other (contract.md#start-up-checks).
     """
     journal: object = stores.journal
     transcripts: object = stores.transcripts
@@ -105,6 +105,6 @@ def _undeclared(part: str, store: object) -> str:
     return f"the {part} store {kind} does not declare fenced_writes = True"
 
 
-# The names that the design document of the fence uses.
+# The names of the proposal that the fence comes from (contract.md#start-up-checks).
 hasFencedWrites = has_fenced_writes  # noqa: N816
 assertFencedWrites = assert_fenced_writes  # noqa: N816

@@ -1,4 +1,4 @@
-"""Finding plugins by entry point, and loading the one that was asked for (section 10).
+"""Finding plugins by entry point, and loading the one that was asked for (contract.md#plugins).
 
 Two groups, under the same rules: ``rulvar.stores`` (the name is a URL scheme, the value a
 module that implements `rulvar.core.hookspecs`) and ``rulvar.commands`` (the name is a
@@ -409,7 +409,7 @@ def open_stores(url: str | StoreURL, /) -> Stores:
 
     Raises `ConfigError` for what is wrong in the URL, `PluginError` when its scheme has no
     provider (naming the distribution to install), two, or a broken one, and the store's own
-    `StoreError`. Keeps design section 10.
+    `StoreError`. See contract.md#store-urls.
     """
     return StoreProviders().open(url)
 

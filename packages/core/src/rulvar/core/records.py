@@ -1,4 +1,4 @@
-"""What crosses the SPI: frozen values, no behaviour (design section 6).
+"""What crosses the SPI: frozen values, no behaviour (contract.md#records).
 
 Every field is checked at the front door (`rulvar.core.checks`) when a value reaches a
 store, not when it is built: a lease may be forged, and a store must refuse it typed.

@@ -1,9 +1,10 @@
-"""What a store is: small, synchronous protocols, frozen at 1.0 (design section 4).
+"""What a store is: small, synchronous protocols, frozen at 1.0 (contract.md#protocols).
 
 Each call is one bounded transaction that runs to completion on the calling thread; it has
 taken effect when it returns. A store object may be called from any number of threads at
 once. No import of rulvar is needed to satisfy a protocol; the promises A1 to A5, M1, M2, D1
-and the fence table are what the conformance kit checks.
+(contract.md#promises-of-every-store) and the fence table (contract.md#fence-table) are what
+the conformance kit checks.
 
 Every method of every protocol here may raise, besides what its own docstring says:
 `ConfigError` (an argument, before any I/O), `StoreClosedError`, `StoreForkedError`,
@@ -73,7 +74,7 @@ class JournalStore(Protocol):
 
 
 class LeasableStore(JournalStore, Protocol):
-    """A store that grants leases and fences appends with them (section 5)."""
+    """A store that grants leases and fences appends with them (contract.md#the-fence)."""
 
     def append(self, run_id: str, record: JournalRecord, /, *, lease: Lease | None = None) -> None:
         """Add a record if the lease is live: the check and the write are one unit.

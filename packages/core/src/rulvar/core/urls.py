@@ -1,4 +1,4 @@
-"""Store URLs, as SQLAlchemy reads them (design section 10).
+"""Store URLs, as SQLAlchemy reads them (contract.md#store-urls).
 
 =========================  =====================================================
 ``sqlite:///runs.db``      a path relative to the working directory

@@ -1,8 +1,8 @@
 """Values that cross the journal are I-JSON, and their hashes are over RFC 8785 form.
 
 I-JSON (RFC 7493): integers within plus or minus 2^53-1, finite floats, string keys, no lone
-surrogates. Anything else is refused with the path inside the value (design section 6): what
-one language writes another must read back as the same value.
+surrogates. Anything else is refused with the path inside the value (contract.md#values):
+what one language writes another must read back as the same value.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES"]
 
-CLAUSES = Section(level=Level.LEASABLE, source="the fence: check and mutation are one unit")
+CLAUSES = Section(level=Level.LEASABLE, source="One unit")
 
 _LEFT_OUT = {"append-stale", "blob-new", "blob-delete-missing"}
 """They share their code with a mutation that is tried."""
@@ -50,7 +50,7 @@ def _fill() -> None:
     "F-time-in-lock",
     "Time is read once nobody else can write any more: a lease that runs out before that "
     "writes nothing.",
-    source="the fence: expires_at > now, read after the write lock is held",
+    source="Live leases",
     timed=True,
 )
 def _time_in_lock(trial: Trial) -> None:

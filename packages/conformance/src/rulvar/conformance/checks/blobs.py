@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES"]
 
-CLAUSES = Section(level=Level.TRANSCRIPTS, source="SPI: TranscriptStore")
+CLAUSES = Section(level=Level.TRANSCRIPTS, source="TranscriptStore")
 
 
 @CLAUSES.clause("T-bytes", "A blob comes back byte for byte, the empty one too.")
@@ -167,7 +167,7 @@ def _get_at_put(trial: Trial, ref: str) -> Crossing:
 @CLAUSES.clause(
     "T-info",
     "blob_info tells a blob's true size, and None for a missing one.",
-    source="SPI: BlobInfo",
+    source="BlobInfo",
     capability="BlobInfo",
 )
 def _info(trial: Trial) -> None:
@@ -202,7 +202,7 @@ def _other_handle(trial: Trial) -> None:
 @CLAUSES.clause(
     "T-domain",
     "The two stores of a fenced pair name one fencing domain.",
-    source="SPI: fencing_domain",
+    source="Attributes",
     level=Level.FENCED_PAIR,
 )
 def _domain(trial: Trial) -> None:

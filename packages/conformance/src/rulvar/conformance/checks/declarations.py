@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES"]
 
-CLAUSES = Section(level=Level.JOURNAL, source="capabilities")
+CLAUSES = Section(level=Level.JOURNAL, source="Capabilities")
 
 _LEASE = Lease(run_id="run", owner="owner", epoch=1)
 _META = RunMeta(run_id="run", status="ok", updated_at="2026-01-01T00:00:00.000Z")
@@ -77,7 +77,7 @@ def _leases(trial: Trial) -> None:
 @CLAUSES.clause(
     "C-marker",
     "A fenced journal store declares fenced_writes as True itself, and takes the lease.",
-    source="the marker",
+    source="The marker",
     level=Level.FENCED,
 )
 def _marker(trial: Trial) -> None:
@@ -96,7 +96,7 @@ def _marker(trial: Trial) -> None:
 @CLAUSES.clause(
     "C-marker-pair",
     "Both stores of a fenced pair declare the marker, and take the lease.",
-    source="the marker",
+    source="The marker",
     level=Level.FENCED_PAIR,
 )
 def _marker_pair(trial: Trial) -> None:
@@ -116,7 +116,7 @@ def _marker_pair(trial: Trial) -> None:
 @CLAUSES.clause(
     "C-unfenced",
     "A store without the marker is not mistaken for a fenced one.",
-    source="the marker",
+    source="The marker",
 )
 def _unfenced(trial: Trial) -> None:
     for part, level in (
@@ -221,7 +221,7 @@ def _values(trial: Trial) -> None:
 @CLAUSES.clause(
     "C-ttl",
     "A lease lives as long as lease_ttl_ms says.",
-    source="SPI: lease_ttl_ms",
+    source="Attributes",
     level=Level.LEASABLE,
     capability="lease_ttl_ms",
     timed=True,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES"]
 
-CLAUSES = Section(level=Level.JOURNAL, source="promise D1")
+CLAUSES = Section(level=Level.JOURNAL, source="D1")
 
 _MEETINGS = 30
 """How often a deletion is met by a reader: each time a whole run is written before."""
@@ -213,7 +213,7 @@ def _own_lease(trial: Trial) -> None:
 @CLAUSES.clause(
     "D-whole",
     "delete_whole_run removes journal, row, lease and blobs, and of this run alone.",
-    source="SPI: WholeRunDelete",
+    source="WholeRunDelete",
     level=Level.TRANSCRIPTS,
     capability="WholeRunDelete",
 )
@@ -246,7 +246,7 @@ def _whole(trial: Trial) -> None:
 @CLAUSES.clause(
     "D-whole-one-step",
     "A reader sees a run with its blobs before delete_whole_run or nothing of it after.",
-    source="SPI: WholeRunDelete",
+    source="WholeRunDelete",
     level=Level.TRANSCRIPTS,
     capability="WholeRunDelete",
 )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES"]
 
-CLAUSES = Section(level=Level.JOURNAL, source="SPI: what every call may raise")
+CLAUSES = Section(level=Level.JOURNAL, source="Errors of store calls")
 
 _OF_BLOBS = frozenset({"put", "get", "list_refs", "transcripts.delete", "blob_info"})
 
@@ -91,7 +91,7 @@ def _raised(call: Callable[[], object]) -> str:
 @CLAUSES.clause(
     "E-closed",
     "close is idempotent; every call after it, of the twin too, raises StoreClosedError.",
-    source="SPI: Closable",
+    source="Closing",
     capability="Closable",
 )
 def _closed(trial: Trial) -> None:
@@ -115,7 +115,7 @@ def _of_a_twin(trial: Trial) -> bool:
 @CLAUSES.clause(
     "E-closed-order",
     "A wrong argument is ConfigError on a closed store too.",
-    source="the fence: the order of the checks",
+    source="Order of checks",
     capability="Closable",
 )
 def _closed_order(trial: Trial) -> None:
@@ -145,7 +145,7 @@ def _closed_order(trial: Trial) -> None:
     "E-order",
     "A wrong argument is ConfigError under a dead lease too, and a dead lease goes "
     "before a stale seq.",
-    source="the fence: the order of the checks",
+    source="Order of checks",
     level=Level.LEASABLE,
 )
 def _order(trial: Trial) -> None:
@@ -209,7 +209,7 @@ def _require_portable(trial: Trial, call: Callable[[], object]) -> None:
 @CLAUSES.clause(
     "E-close-waits",
     "close waits for the calls in flight: each of them returns or is refused.",
-    source="SPI: Closable",
+    source="Closing",
     capability="Closable",
 )
 def _close_waits(trial: Trial) -> None:
@@ -248,7 +248,7 @@ def _close_waits(trial: Trial) -> None:
 @CLAUSES.clause(
     "E-close-meets",
     "An append that meets a close lands and returns, or is refused and never lands.",
-    source="SPI: Closable",
+    source="Closing",
     capability="Closable",
 )
 def _close_meets(trial: Trial) -> None:

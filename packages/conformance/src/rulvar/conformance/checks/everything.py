@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES"]
 
-CLAUSES = Section(level=Level.JOURNAL, source="the reference store")
+CLAUSES = Section(level=Level.JOURNAL, source="The reference store")
 
 _EXAMPLES = 80
 _STEPS = 25

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES", "KINDS"]
 
-CLAUSES = Section(level=Level.LEASABLE, source="the fence table")
+CLAUSES = Section(level=Level.LEASABLE, source="Fence table")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES"]
 
-CLAUSES = Section(level=Level.JOURNAL, source="SPI: a forked child")
+CLAUSES = Section(level=Level.JOURNAL, source="Forked children")
 
 _STRENGTH: Strength = "MUST" if hasattr(os, "fork") else "SHOULD"
 _DONE = "done"

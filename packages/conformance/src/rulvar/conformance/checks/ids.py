@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES"]
 
-CLAUSES = Section(level=Level.JOURNAL, source="ids: the front door")
+CLAUSES = Section(level=Level.JOURNAL, source="Ids")
 
 _ENDINGS = (
     "a",

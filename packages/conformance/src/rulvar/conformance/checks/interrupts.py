@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES"]
 
-CLAUSES = Section(level=Level.JOURNAL, source="SPI: a call that an interrupt leaves")
+CLAUSES = Section(level=Level.JOURNAL, source="Interrupted calls")
 
 _T = TypeVar("_T")
 _MOST_POINTS = 40

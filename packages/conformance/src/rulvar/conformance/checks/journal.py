@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES"]
 
-CLAUSES = Section(level=Level.JOURNAL, source="promises A1 to A5")
+CLAUSES = Section(level=Level.JOURNAL, source="A1, A2, A3, A4, A5")
 
 
-@CLAUSES.clause("A1-whole", "A reader never sees a part of a record.", source="promise A1")
+@CLAUSES.clause("A1-whole", "A reader never sees a part of a record.", source="A1")
 def _whole(trial: Trial) -> None:
     run = trial.run_id()
     trial.knows(run)
@@ -69,7 +69,7 @@ def _read_at_append(trial: Trial, run: str) -> Crossing:
     return Crossing(lambda: journal.append(run, added), lambda: reader.load(run), judge)
 
 
-@CLAUSES.clause("A2-order", "A journal is loaded in the order of its appends.", source="promise A2")
+@CLAUSES.clause("A2-order", "A journal is loaded in the order of its appends.", source="A2")
 def _order(trial: Trial) -> None:
     run = trial.run_id()
     worker = trial.actor("worker")
@@ -81,7 +81,7 @@ def _order(trial: Trial) -> None:
 @CLAUSES.clause(
     "A2-same-each-time",
     "Two loads of a journal are equal, and belong to nobody.",
-    source="promise A2",
+    source="A2",
 )
 def _same(trial: Trial) -> None:
     run = trial.run_id()
@@ -98,7 +98,7 @@ def _same(trial: Trial) -> None:
 @CLAUSES.clause(
     "A2-runs-apart",
     "Appends of several runs at once end each in its own journal.",
-    source="promise A2",
+    source="A2",
 )
 def _runs_apart(trial: Trial) -> None:
     runs = [trial.run_id(f"run-{number}") for number in range(6)]
@@ -126,9 +126,7 @@ def _append_to_each(trial: Trial, one: str, other: str) -> Crossing:
     return Crossing(lambda: journal.append(one, mine), lambda: journal.append(other, theirs), judge)
 
 
-@CLAUSES.clause(
-    "A3-next-load", "When an append has returned, the next load has it.", source="promise A3"
-)
+@CLAUSES.clause("A3-next-load", "When an append has returned, the next load has it.", source="A3")
 def _next_load(trial: Trial) -> None:
     run = trial.run_id()
     worker, reader = trial.actor("worker"), trial.actor("reader")
@@ -141,7 +139,7 @@ def _next_load(trial: Trial) -> None:
 @CLAUSES.clause(
     "A3-other-handle",
     "What has returned on one handle is there on every other one at once.",
-    source="promise A3",
+    source="A3",
     reach=Reach.PROCESS,
 )
 def _other_handle(trial: Trial) -> None:
@@ -167,7 +165,7 @@ def _other_handle(trial: Trial) -> None:
 @CLAUSES.clause(
     "A3-reopen",
     "Everything is there after the last handle was closed and the store opened again.",
-    source="promise A3",
+    source="A3",
     reach=Reach.PROCESS,
 )
 def _reopen(trial: Trial) -> None:
@@ -204,7 +202,7 @@ def _payloads() -> Iterator[tuple[int, bytes]]:
     yield MAX_INTEGER, b'{"seq":9007199254740991}'
 
 
-@CLAUSES.clause("A4-bytes", "A payload comes back byte for byte.", source="promise A4")
+@CLAUSES.clause("A4-bytes", "A payload comes back byte for byte.", source="A4")
 def _bytes(trial: Trial) -> None:
     worker = trial.actor("worker")
     for run, lease in trial.tenures(worker, Level.LEASABLE):
@@ -217,7 +215,7 @@ def _bytes(trial: Trial) -> None:
             trial.equal("its seq", each.seq, seq)
 
 
-@CLAUSES.clause("A4-largest", "A payload may have 16 MiB, and no byte more.", source="promise A4")
+@CLAUSES.clause("A4-largest", "A payload may have 16 MiB, and no byte more.", source="A4")
 def _largest(trial: Trial) -> None:
     worker = trial.actor("worker")
     head, tail = b'{"seq":0,"filling":"', b'"}'
@@ -269,7 +267,7 @@ def _wrong_records() -> Iterator[tuple[str, object]]:
 @CLAUSES.clause(
     "A4-refused",
     "A payload that is no JSON object with its seq is refused as ConfigError, and lands nowhere.",
-    source="promise A4",
+    source="A4",
 )
 def _refused(trial: Trial) -> None:
     run = trial.run_id()
@@ -288,7 +286,7 @@ def _refused(trial: Trial) -> None:
 @CLAUSES.clause(
     "A5-guard",
     "A seq that is not above the largest stored one is refused, and gaps are allowed.",
-    source="promise A5",
+    source="A5",
 )
 def _guard(trial: Trial) -> None:
     run = trial.run_id()
@@ -307,7 +305,7 @@ def _guard(trial: Trial) -> None:
 @CLAUSES.clause(
     "A5-first",
     "The first seq of a journal may be any, and another run's tail is no matter.",
-    source="promise A5",
+    source="A5",
 )
 def _first(trial: Trial) -> None:
     worker = trial.actor("worker")
@@ -322,7 +320,7 @@ def _first(trial: Trial) -> None:
 @CLAUSES.clause(
     "A5-error",
     "The refusal names the run, the seq offered, and the true tail if any.",
-    source="promise A5",
+    source="A5",
 )
 def _error(trial: Trial) -> None:
     run = trial.run_id()
@@ -341,7 +339,7 @@ def _error(trial: Trial) -> None:
 @CLAUSES.clause(
     "A5-one-wins",
     "Of several appends of one seq at once exactly one lands, and it is the one that returned.",
-    source="promise A5",
+    source="A5",
 )
 def _one_wins(trial: Trial) -> None:
     run = trial.run_id()
@@ -386,7 +384,7 @@ def _try_append(actor: Actor, run_id: str, written: JournalRecord) -> Callable[[
 @CLAUSES.clause(
     "A5-threads",
     "With many appenders of one run a journal only ever grows at its end, by what returned.",
-    source="promises A2, A3 and A5",
+    source="A2, A3, A5",
 )
 def _threads(trial: Trial) -> None:
     run = trial.run_id()
@@ -422,7 +420,7 @@ def _threads(trial: Trial) -> None:
 @CLAUSES.clause(
     "A-tail",
     "load_after returns what lies above a seq, at most as many as asked for, in order.",
-    source="SPI: JournalTail",
+    source="JournalTail",
     capability="JournalTail",
 )
 def _tail(trial: Trial) -> None:
@@ -446,7 +444,7 @@ def _tail(trial: Trial) -> None:
 @CLAUSES.clause(
     "A-inventory",
     "list_run_ids names every run of which there is a trace, by UTF-8 bytes, in pages.",
-    source="SPI: RunInventory",
+    source="RunInventory",
     capability="RunInventory",
 )
 def _inventory(trial: Trial) -> None:

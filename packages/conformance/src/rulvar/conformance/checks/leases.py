@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES"]
 
-CLAUSES = Section(level=Level.LEASABLE, source="SPI: LeasableStore")
+CLAUSES = Section(level=Level.LEASABLE, source="LeasableStore")
 
 
 def _try_acquire(actor: Actor, run_id: str, owner: str) -> Callable[[], Lease | None]:
@@ -166,7 +166,7 @@ def _release(trial: Trial) -> None:
     "L-epoch",
     "Every grant has a higher epoch than the run id has ever had: after a release, a deletion, "
     "a recreation, whatever other runs do, and while the clock stands still or goes back.",
-    source="the fence: epochs grow for ever",
+    source="Epochs",
     moves_clock=True,
 )
 def _epoch(trial: Trial) -> None:
@@ -210,7 +210,7 @@ def _epoch(trial: Trial) -> None:
 @CLAUSES.clause(
     "L-epoch-reopen",
     "Closing and opening the store loses no epoch.",
-    source="the fence: epochs grow for ever",
+    source="Epochs",
     reach=Reach.PROCESS,
 )
 def _epoch_reopen(trial: Trial) -> None:
@@ -232,7 +232,7 @@ def _epoch_reopen(trial: Trial) -> None:
 @CLAUSES.clause(
     "L-epoch-expiry",
     "A grant after an expiry has a higher epoch.",
-    source="the fence: epochs grow for ever",
+    source="Epochs",
     timed=True,
 )
 def _epoch_expiry(trial: Trial) -> None:
@@ -309,7 +309,7 @@ def _expiry(trial: Trial) -> None:
 @CLAUSES.clause(
     "L-boundary",
     "A lease is live for the whole of its time, and dead at the very millisecond of its expiry.",
-    source="the fence: live means expires_at > now",
+    source="Live leases",
     timed=True,
 )
 def _boundary(trial: Trial) -> None:
@@ -414,7 +414,7 @@ def _lives_on(trial: Trial) -> None:
 @CLAUSES.clause(
     "L-refused-unseen",
     "No reader ever sees what the fence refuses, not for a moment.",
-    source="the fence: a refused call changes nothing",
+    source="Fence table",
 )
 def _unseen(trial: Trial) -> None:
     run = trial.run_id()

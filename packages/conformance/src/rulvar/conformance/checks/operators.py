@@ -16,15 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES"]
 
-CLAUSES = Section(
-    level=Level.LEASABLE, source="SPI: LeaseAdmin, LeaseBatch, EpochFloor, LeaseRevival"
-)
+CLAUSES = Section(level=Level.LEASABLE, source="LeaseAdmin, LeaseBatch, EpochFloor, LeaseRevival")
 
 
 @CLAUSES.clause(
     "L-admin",
     "get_lease and list_leases show every lease row as it is, in pages.",
-    source="SPI: LeaseAdmin",
+    source="LeaseAdmin",
     capability="LeaseAdmin",
 )
 def _admin(trial: Trial) -> None:
@@ -60,7 +58,7 @@ def _admin(trial: Trial) -> None:
 @CLAUSES.clause(
     "L-seize",
     "seize grants a higher epoch though a lease is live, which is dead from then on.",
-    source="SPI: LeaseAdmin",
+    source="LeaseAdmin",
     capability="LeaseAdmin",
 )
 def _seize(trial: Trial) -> None:
@@ -85,7 +83,7 @@ def _seize(trial: Trial) -> None:
 @CLAUSES.clause(
     "L-seize-over",
     "seize with over takes the run from exactly that lease, live or expired, and from no other.",
-    source="SPI: LeaseAdmin",
+    source="LeaseAdmin",
     capability="LeaseAdmin",
     timed=True,
 )
@@ -117,7 +115,7 @@ def _seize_over(trial: Trial) -> None:
 @CLAUSES.clause(
     "L-seize-over-meets",
     "Of several that seize over the same lease at once exactly one is granted the run.",
-    source="SPI: LeaseAdmin",
+    source="LeaseAdmin",
     capability="LeaseAdmin",
 )
 def _seize_over_meets(trial: Trial) -> None:
@@ -150,7 +148,7 @@ def _seize_the_same(trial: Trial, run: str) -> Crossing:
 @CLAUSES.clause(
     "L-batch",
     "renew_all renews every live lease, and returns a refusal for each dead one, in order.",
-    source="SPI: LeaseBatch",
+    source="LeaseBatch",
     capability="LeaseBatch",
     timed=True,
 )
@@ -197,7 +195,7 @@ def _batch(trial: Trial) -> None:
 @CLAUSES.clause(
     "L-batch-atomic",
     "Nobody can take a run over between the check and the write of a renewal of many.",
-    source="the fence: check and mutation are one unit",
+    source="One unit",
     capability="LeaseBatch",
 )
 def _batch_atomic(trial: Trial) -> None:
@@ -232,7 +230,7 @@ def _renew_and_take(trial: Trial) -> Crossing:
 @CLAUSES.clause(
     "L-floor",
     "raise_epoch ends the lease, and no epoch up to it is granted any more.",
-    source="SPI: EpochFloor",
+    source="EpochFloor",
     capability="EpochFloor",
 )
 def _floor(trial: Trial) -> None:
@@ -267,7 +265,7 @@ def _floor(trial: Trial) -> None:
 @CLAUSES.clause(
     "L-revive",
     "revive grants the next epoch to the holder of an expired lease nobody has taken.",
-    source="SPI: LeaseRevival",
+    source="LeaseRevival",
     capability="LeaseRevival",
     timed=True,
 )
@@ -288,7 +286,7 @@ def _revive(trial: Trial) -> None:
 @CLAUSES.clause(
     "L-revive-refused",
     "revive refuses every other lease with its reason, and changes nothing.",
-    source="SPI: LeaseRevival",
+    source="LeaseRevival",
     capability="LeaseRevival",
     timed=True,
 )
@@ -315,7 +313,7 @@ def _revive_refused(trial: Trial) -> None:
 @CLAUSES.clause(
     "L-grants-meet",
     "Grants that meet have epochs of their own, and the highest is the live one.",
-    source="SPI: LeaseAdmin",
+    source="LeaseAdmin",
     capability="LeaseAdmin",
 )
 def _grants_meet(trial: Trial) -> None:
@@ -347,7 +345,7 @@ def _seize_both(trial: Trial, run: str) -> Crossing:
 @CLAUSES.clause(
     "L-revive-meets",
     "Of a revival and an acquire that meet exactly one is granted.",
-    source="SPI: LeaseRevival",
+    source="LeaseRevival",
     capability="LeaseRevival",
     timed=True,
 )

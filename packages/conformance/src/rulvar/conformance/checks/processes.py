@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES"]
 
-CLAUSES = Section(level=Level.JOURNAL, source="several processes")
+CLAUSES = Section(level=Level.JOURNAL, source="Several processes")
 
 _BOOTS = 4
 _FIRST_OPENS = 8
@@ -118,7 +118,7 @@ def claim_leases(
 @CLAUSES.clause(
     "P-visible",
     "What has returned in one process is there in another at once.",
-    source="promise A3",
+    source="A3",
     reach=Reach.SHARED,
 )
 def _visible(trial: Trial) -> None:
@@ -171,7 +171,7 @@ def _lease(trial: Trial) -> None:
 @CLAUSES.clause(
     "P-appenders",
     "Of several processes that append to one run each seq is won by exactly one.",
-    source="promise A5",
+    source="A5",
     reach=Reach.SHARED,
 )
 def _appenders(trial: Trial) -> None:
@@ -253,7 +253,7 @@ def _answer(trial: Trial, child: Child, what: str) -> object:
 @CLAUSES.clause(
     "P-killed",
     "What was acknowledged survives a SIGKILL; at most one append more has landed, whole.",
-    source="promises A1 and A3",
+    source="A1, A3",
     reach=Reach.SHARED,
     kills=True,
 )
@@ -292,7 +292,7 @@ def _rest(child: Child) -> list[int]:
 @CLAUSES.clause(
     "P-killed-delete",
     "A SIGKILL in the middle leaves a run deleted as a whole or not at all.",
-    source="promise D1",
+    source="D1",
     reach=Reach.SHARED,
     kills=True,
 )
@@ -341,7 +341,7 @@ def _killed_holder(trial: Trial) -> None:
 @CLAUSES.clause(
     "B-bound",
     "The declared busy timeout is below a third of a lease's time.",
-    source="SPI: busy_timeout_ms",
+    source="Attributes",
     level=Level.LEASABLE,
     capability="busy_timeout_ms",
 )
@@ -356,7 +356,7 @@ def _bound(trial: Trial) -> None:
     "B-stopped",
     "While a process is stopped inside a call, others land or raise StoreBusyError within the "
     "declared bound; nothing of a refused one lands.",
-    source="SPI: busy_timeout_ms",
+    source="Attributes",
     capability="busy_timeout_ms",
     reach=Reach.SHARED,
     lease_ttl_ms=3_000,  # stores derive how long they wait from it

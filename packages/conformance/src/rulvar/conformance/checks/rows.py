@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES"]
 
-CLAUSES = Section(level=Level.JOURNAL, source="promises M1 and M2")
+CLAUSES = Section(level=Level.JOURNAL, source="M1, M2")
 
 _TIME = "2026-01-02T03:04:05.678Z"
 
@@ -67,7 +67,7 @@ def _read(trial: Trial, run_id: str) -> RunMeta | None:
     return next((row for row in _mine(trial) if row.run_id == run_id), None)
 
 
-@CLAUSES.clause("M1-fields", "Every field of a row comes back.", source="promise M1")
+@CLAUSES.clause("M1-fields", "Every field of a row comes back.", source="M1")
 def _fields(trial: Trial) -> None:
     worker = trial.actor("worker")
     for run, lease in trial.tenures(worker, Level.FENCED):
@@ -85,7 +85,7 @@ def _fields(trial: Trial) -> None:
 @CLAUSES.clause(
     "M1-unknown",
     "Fields that nobody knows come back as their own JSON text.",
-    source="promise M1",
+    source="M1",
 )
 def _unknown(trial: Trial) -> None:
     worker = trial.actor("worker")
@@ -108,9 +108,7 @@ def _unknown(trial: Trial) -> None:
             trial.equal("the unknown members", list(found.extra.items()), list(extra.items()))
 
 
-@CLAUSES.clause(
-    "M1-largest", "A row may have 64 KiB and a run 64 tags, and no more.", source="promise M1"
-)
+@CLAUSES.clause("M1-largest", "A row may have 64 KiB and a run 64 tags, and no more.", source="M1")
 def _largest(trial: Trial) -> None:
     run = trial.run_id()
     worker = trial.actor("worker")
@@ -128,7 +126,7 @@ def _largest(trial: Trial) -> None:
 @CLAUSES.clause(
     "M1-refused",
     "A malformed row is refused as ConfigError, and changes nothing.",
-    source="promise M1",
+    source="M1",
 )
 def _refused(trial: Trial) -> None:
     run = trial.run_id()
@@ -158,7 +156,7 @@ def _refused(trial: Trial) -> None:
             strict.put_row(replace(_full(run), **{field: value}))  # type: ignore[arg-type] # wrong on purpose
 
 
-@CLAUSES.clause("M2-replace", "A row replaces the one before as a whole.", source="promise M2")
+@CLAUSES.clause("M2-replace", "A row replaces the one before as a whole.", source="M2")
 def _replace(trial: Trial) -> None:
     worker = trial.actor("worker")
     for number, (run, lease) in enumerate(trial.tenures(worker, Level.FENCED), 1):
@@ -171,7 +169,7 @@ def _replace(trial: Trial) -> None:
 @CLAUSES.clause(
     "M2-last-returned",
     "With several writers of one row the row is one of theirs, whole.",
-    source="promise M2",
+    source="M2",
 )
 def _last(trial: Trial) -> None:
     run = trial.run_id()
@@ -207,7 +205,7 @@ def _put_both(trial: Trial, run: str) -> Crossing:
 @CLAUSES.clause(
     "M2-whole",
     "A reader sees the row before or the row after, never a mixture and never none.",
-    source="promise M2",
+    source="M2",
 )
 def _row_whole(trial: Trial) -> None:
     run = trial.run_id()
@@ -236,9 +234,7 @@ def _putting(actor: Actor, meta: RunMeta) -> Callable[[], None]:
     return lambda: actor.put_row(meta)
 
 
-@CLAUSES.clause(
-    "M2-order", "Rows are listed by the UTF-8 bytes of their run ids.", source="promise M2"
-)
+@CLAUSES.clause("M2-order", "Rows are listed by the UTF-8 bytes of their run ids.", source="M2")
 def _order(trial: Trial) -> None:
     worker = trial.actor("worker")
     endings = ("b", "a", "B", "a.b", "a-b", "a b", "10", "9", "\u00e9", "z", "\uffee", "\U0001f600")
@@ -296,7 +292,7 @@ def _filters() -> Iterator[RunFilter]:
 @CLAUSES.clause(
     "M2-filter",
     "A filter finds exactly the rows that meet all of its conditions.",
-    source="promise M2",
+    source="M2",
 )
 def _filter(trial: Trial) -> None:
     rows = _population(trial)
@@ -309,7 +305,7 @@ def _filter(trial: Trial) -> None:
 @CLAUSES.clause(
     "M2-pages",
     "Pages of any size together are the whole listing, filtered before they are cut.",
-    source="promise M2",
+    source="M2",
 )
 def _pages(trial: Trial) -> None:
     rows = _population(trial)
@@ -351,7 +347,7 @@ def _walk(
 @CLAUSES.clause(
     "M2-pages-move",
     "Pages stay complete while rows before and after the cursor come, change and go.",
-    source="promise M2",
+    source="M2",
 )
 def _pages_move(trial: Trial) -> None:
     rows = _population(trial)
@@ -373,9 +369,7 @@ def _pages_move(trial: Trial) -> None:
     trial.equal("the rows that were there all the time, once each", seen, stayed)
 
 
-@CLAUSES.clause(
-    "M2-filter-refused", "A malformed filter is refused as ConfigError.", source="promise M2"
-)
+@CLAUSES.clause("M2-filter-refused", "A malformed filter is refused as ConfigError.", source="M2")
 def _filter_refused(trial: Trial) -> None:
     worker = trial.actor("worker")
     worker.put_row(_row(trial.run_id()))
@@ -402,7 +396,7 @@ def _filter_refused(trial: Trial) -> None:
 @CLAUSES.clause(
     "M2-lookup",
     "get_meta returns the row that list_runs lists, or None.",
-    source="SPI: MetaLookup",
+    source="MetaLookup",
     capability="MetaLookup",
 )
 def _lookup(trial: Trial) -> None:

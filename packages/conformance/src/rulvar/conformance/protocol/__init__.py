@@ -1,8 +1,8 @@
 """The protocol itself: a small model of the fence, explored without a gap.
 
 The model knows a few owners, one or two runs and a clock, and nothing of Python, SQLite or
-threads. Read `state` (what there is), `rules` (what each call does to it: the design's section
-5 in the simplest code), `guards` (every single check of it, and what is left when it is taken
+threads. Read `state` (what there is), `rules` (what each call does to it: contract.md#the-fence
+in the simplest code), `guards` (every single check of it, and what is left when it is taken
 away), `invariants` (what must hold whatever happens), `moves` (who may do what next), `explore`
 (breadth first, with the shortest interleaving to a broken invariant), `replay` (the same
 interleavings against a real store), `survey` (all of it together) and `commands`.

@@ -1,4 +1,4 @@
-"""What every call does: section 5 of the design, as a pure function.
+"""What every call does: the fence of contract.md#the-fence, as a pure function.
 
 `step` takes a state and an action and gives the next state and the answer. Each check that it
 makes is a guard with a name (`rulvar.conformance.protocol.guards`), and ``off`` says which of

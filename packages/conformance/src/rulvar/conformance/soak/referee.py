@@ -13,7 +13,8 @@ one serial history that the epochs promise (`serial`), and holds against it:
    was, so an attempt of an earlier epoch that arrives later is found even when nobody knew
    whether it had landed.
 
-Expiry is not judged: clocks lie, and safety comes from the epoch alone (design section 5).
+Expiry is not judged: clocks lie, and safety comes from the epoch alone
+(contract.md#live-leases).
 """
 
 from __future__ import annotations

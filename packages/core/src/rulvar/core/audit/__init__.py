@@ -1,4 +1,4 @@
-"""Audit and repair: whether each run's row says what its journal supports (design section 8).
+"""Audit and repair of rows against their journals (contract.md#audit-and-repair).
 
 Read in this order: `findings` (the verdicts), `verdicts` (how one is reached, no I/O), `scan`
 (reading a store, changing nothing), `reconcile` (the repair, under a brief lease per run).

@@ -50,7 +50,7 @@ def reconcile_run_meta(
 
     With ``dry_run`` nothing is written and no lease is taken. ``lease_ttl_ms`` is for a
     leasable store that does not say how long its leases live. Executes no step and needs no
-    workflow (design section 8).
+    workflow (contract.md#audit-and-repair).
 
     Raises `ConfigError` for what is no run id or a pair that cannot be worked on, and what the
     store raises when it cannot answer.

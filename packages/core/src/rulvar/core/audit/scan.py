@@ -60,7 +60,9 @@ class Progress(Protocol):
 
 
 def audit_run(stores: StorePair, run_id: str, *, clock: Clock | None = None) -> RunAudit:
-    """Say whether a run's row is what its journal supports; reads only (design section 8).
+    """Say whether a run's row is what its journal supports (contract.md#audit-and-repair).
+
+    Reads only.
 
     ``clock`` tells how old an orphaned blob is (the system's by default). What cannot be read
     becomes the verdict ``damaged``. Raises `ConfigError` for what is no run id, and what the

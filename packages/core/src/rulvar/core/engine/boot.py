@@ -1,7 +1,7 @@
 """How a segment begins: what it reads under its lease, and the first things it writes.
 
 Everything here runs in one bridge thread, before any of the body does. A refusal of any of
-its writes means that the segment never began: zero steps are executed (design section 7).
+its writes means that the segment never began: no step is executed (contract.md#starting-a-run).
 """
 
 from __future__ import annotations

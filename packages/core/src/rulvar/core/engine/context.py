@@ -56,7 +56,7 @@ _LONGEST_WAIT_MS = 100 * 365 * 24 * 3600 * 1000
 
 
 class Context:
-    """A body's way to its run (design section 7).
+    """A workflow function's handle on its run (contract.md#replay).
 
     Every call raises `SegmentEnded`, which ``except Exception`` does not catch, once the
     segment has ended: because it lost the run, was cancelled or stopped, or suspends.

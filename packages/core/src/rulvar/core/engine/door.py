@@ -1,7 +1,8 @@
 """The one door: every mutation of a segment goes through here, under the segment's lease.
 
 The door runs in bridge threads; it is called from wherever the body, the settle or a call
-from inside the run comes from. It keeps these rules (design sections 5 and 7):
+from inside the run comes from. It keeps these rules
+(contract.md#one-writer, contract.md#failed-writes):
 
 - Records of one run are appended in seq order, never side by side: one lock, and the seq is
   taken under it.

@@ -76,7 +76,7 @@ _GIT_THREADS = 8
 
 
 class Engine:
-    """Runs workflows over a pair of stores (design section 7).
+    """Runs workflows over a pair of stores (contract.md#the-engine).
 
     ``workflows`` are what `resume` and a worker can go on with. ``owner`` is the readable
     part of this engine's owner strings, to which the process and a token are added.

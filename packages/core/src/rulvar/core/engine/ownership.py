@@ -1,6 +1,6 @@
 """Who owns a run, for as long as a segment lives: one object, shared by worker and engine.
 
-The rules (design section 5):
+The rules (contract.md#ownership, contract.md#expired-leases):
 
 - A lease that the segment took itself is renewed by the keeper at a third of its time to
   live. A lease handed in by the caller is neither renewed, re-acquired nor released.

@@ -3,8 +3,8 @@
 Called by the door and by the ownership object alone, and made by the engine: a linter
 contract keeps every other module away.
 Which calls take a lease is decided once per pair: ``append`` where acquire, renew and
-release are there, ``put_meta``, ``delete`` and the blob calls where the marker is (design
-section 4). An old store is called without one, as ever.
+release are there, ``put_meta``, ``delete`` and the blob calls where the marker is
+(contract.md#stores-with-fewer-arguments). An old store is called without one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One journal entry and its JSON form (design section 6).
+"""One journal entry and its JSON form (contract.md#journal-entries).
 
 An entry either opens a call (``ref`` is None) or answers one (``ref`` is the opening entry's
 seq). A call's identity is (scope, key, ordinal); the ``epoch`` says which tenure wrote the

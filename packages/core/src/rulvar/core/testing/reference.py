@@ -1,4 +1,4 @@
-"""The fenced store pair in memory: the contract in the simplest code (design sections 4, 5).
+"""The fenced store pair in memory: the contract in the simplest code (contract.md#the-fence).
 
 Read it from the top. A run has at most one lease row, and for ever an epoch, the highest
 number that was granted for its id. Three rules make the fence:

@@ -87,7 +87,7 @@ class WatchedStores:
     ``around`` is given each call and a function that performs it; what it returns or raises
     is the answer. It may be exchanged at any time, and runs in the caller's thread.
     ``without`` names capabilities and attributes to hide: what is left is what the inner
-    stores have, by name (design section 4).
+    stores have, by name (contract.md#wrappers).
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """Which folders this process inherited open: a forked child opens none of them anew.
 
 The lock of the folder is the parent's, and the child cannot tell whether the parent is in the
-middle of a change. The rule is the one of every store (design section 4): what was open at the
-fork stays with the parent, and the child is told so when it opens, not when something is lost.
+middle of a change. The rule is the one of every store (contract.md#forked-children): what was
+open at the fork stays with the parent, and the child is told so when it opens, not when
+something is lost.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ __all__ = ["FileJournalStore", "FileStores"]
 
 
 class FileJournalStore:
-    """Journals and rows in one folder, written by one process at a time (design section 4).
+    """Journals and rows in one folder, written by one process at a time (contract.md#journalstore).
 
     It grants no leases and declares no fence: what keeps a second writer out is a lock of the
     operating system on the folder, held until the store is closed or its process ends. A

@@ -1,4 +1,4 @@
-"""The fence's verdict: why a lease was refused (design section 5).
+"""The fence's verdict: why a lease was refused (contract.md#order-of-checks).
 
 The check itself stands in the condition of every fenced statement (`schema.LIVE` and
 `schema.MINE`). This module is asked only after such a statement changed nothing, in the same

@@ -1,8 +1,8 @@
 """What the operating system says of the place: network file systems, and who holds a lock.
 
 Nothing here opens a database file, its ``-wal`` or its ``-shm``: closing any handle on one
-drops every POSIX lock that this process holds on it, SQLite's too (design section 5). Names
-are asked with ``stat``, locks are read in the kernel's own table.
+drops every POSIX lock that this process holds on it, SQLite's too (contract.md#database-files).
+Names are asked with ``stat``, locks are read in the kernel's own table.
 """
 
 from __future__ import annotations

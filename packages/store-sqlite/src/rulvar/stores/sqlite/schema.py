@@ -73,7 +73,7 @@ LIVE = (
     "WHERE held.run_id = ?1 AND mark.run_id = ?1 AND held.owner = ?2 "
     "AND held.epoch = ?3 AND mark.epoch = ?3 AND held.expires_at > ?4)"
 )
-"""The lease is live. A lease row whose epoch is not the tombstone's is dead (section 5)."""
+"""The lease is live. A row of another epoch than the tombstone's is dead (contract.md#epochs)."""
 
 MINE = (
     "run_id = ?1 AND owner = ?2 AND epoch = ?3 AND expires_at > ?4 "

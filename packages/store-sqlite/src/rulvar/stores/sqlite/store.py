@@ -44,9 +44,9 @@ class SqliteStore:
     """A store in one SQLite file: whoever holds a dead lease changes nothing in it.
 
     The store and its twin, `transcripts`, commit in the same database, so that one lease
-    fences journal, row, blobs and deletion alike (design sections 4 and 5). A store object
-    may be shared by any number of threads, whose calls share transactions; any number of
-    processes may open the same file.
+    fences journal, row, blobs and deletion alike (contract.md#the-fence). A store
+    object may be shared by any number of threads, whose calls share transactions; any number
+    of processes may open the same file.
 
     ``path`` is the file, made when it is not there, or ``":memory:"``. ``lease_ttl_ms`` is
     how long a lease lives. ``busy_timeout_ms`` is how long a call waits while other processes
