@@ -230,6 +230,7 @@ defect(
     "an append in a forked child is dropped and not refused",
     breaks="E-forked",
     build=lambda home: sqlite(home, _DropsInForkedChild),
+    storm=True,
 )
 
 
@@ -244,6 +245,23 @@ defect(
     "a forked child opens the file anew with locks that it does not have",
     breaks="P-fork-opens",
     build=lambda home: sqlite(home, _OpensInForkedChild),
+)
+
+
+class _OpensACopy(SqliteStore):
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        try:
+            super().__init__(path, **options)
+        except StoreForkedError:
+            super().__init__(f"{os.fspath(path)}-{os.getpid()}", **options)
+
+
+defect(
+    "sqlite-forked-child-has-a-copy",
+    "a forked child opens a file that no other process ever reads",
+    breaks="P-fork-opens",
+    build=lambda home: sqlite(home, _OpensACopy),
+    storm=True,
 )
 
 

@@ -313,6 +313,7 @@ defect(
     "seize looks at the present lease in one transaction and grants the run in the next",
     breaks="L-seize-over-meets",
     build=lambda home: sqlite(home, _ChecksSeizureFirst),
+    storm=True,
 )
 
 
@@ -339,6 +340,7 @@ defect(
     "a renewal of many checks in one transaction and writes in the next",
     breaks="L-batch-atomic",
     build=lambda home: sqlite(home, _RenewsOneByOne),
+    storm=True,
 )
 
 

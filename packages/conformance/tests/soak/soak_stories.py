@@ -54,6 +54,7 @@ class Story:
         reason: str = "",
         granted: int | None = None,
         content: str = "",
+        death: str = "",
         invoked_at: int | None = None,
     ) -> Attempt:
         number = self.numbers[process, life] = self.numbers.get((process, life), 0) + 1
@@ -65,6 +66,7 @@ class Story:
             lease=lease,
             target=target,
             content=content or f"bytes of {process}.{life}.{number}",
+            death=death,
             outcome=outcome,
             reason=reason,
             granted=granted,
@@ -125,6 +127,7 @@ _WEIGHTS: dict[Operation, int] = {
     "blob-put": 10,
     "blob-delete": 5,
     "renew": 5,
+    "renew_all": 5,
     "release": 3,
     "delete": 1,
     "delete_whole_run": 1,
@@ -171,7 +174,7 @@ class Simulation:
                 self.clock.advance(700)
                 yield
             elif not leases or chance < 0.25:
-                op: Operation = self.random.choice(["acquire", "seize"])
+                op: Operation = self.random.choice(["acquire", "seize", "seize_over"])
                 yield from self._grant(op, process, life)
             else:
                 # Mostly the newest; an old one is what a zombie has.
@@ -181,11 +184,18 @@ class Simulation:
     def _grant(self, op: Operation, process: int, life: int) -> Generator[None, None, None]:
         run_id = self.random.choice(_RUNS)
         owner = f"w{process}"
-        made = self._invoke(op, None, process, life, run_id, target=owner)
+        over = None
+        if op == "seize_over":
+            leases = [each for known in self.leases.values() for each in known]
+            over = self.random.choice(leases) if leases else None
+            op = "seize" if over is None else op
+        made = self._invoke(op, over, process, life, run_id, target=owner)
         yield
         try:
-            call = self.store.acquire if op == "acquire" else self.store.seize
-            lease = call(run_id, owner)
+            if op == "acquire":
+                lease = self.store.acquire(run_id, owner)
+            else:
+                lease = self.store.seize(run_id, owner, over=over)
         except LeaseHeldError as error:
             yield
             self._return(made, "refused", reason=error.reason)
@@ -198,7 +208,7 @@ class Simulation:
 
     def _mutate(self, lease: Lease, process: int, life: int) -> Generator[None, None, None]:
         op = self.random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
-        foreign = self.random.random() < 0.1 and op not in {"renew", "release"}
+        foreign = self.random.random() < 0.1 and op not in {"renew", "renew_all", "release"}
         run_id = next(each for each in _RUNS if (each != lease.run_id) == foreign)
         target = self.random.choice(_BLOBS) if op.startswith("blob") else ""
         made = self._invoke(op, lease, process, life, run_id, target=target)
@@ -232,6 +242,9 @@ class Simulation:
             self.twin.put(ref, str(made.id).encode(), lease=lease)
         elif made.op == "blob-delete":
             self.twin.delete(ref, lease=lease)
+        elif made.op == "renew_all":
+            for refusal in self.store.renew_all([lease]):
+                raise refusal
         elif made.op in {"renew", "release"}:
             getattr(self.store, made.op)(lease)
         else:

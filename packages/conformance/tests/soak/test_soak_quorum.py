@@ -45,6 +45,7 @@ def enough(here: Ground) -> Progress:
     progress.takeovers[""] = QUORUM.takeovers
     progress.faults["stopped"] = QUORUM.stops
     progress.faults["killed"] = QUORUM.kills
+    progress.faults["forked"] = QUORUM.forks
     return progress
 
 

@@ -44,16 +44,31 @@ def test_a_tenure_a_takeover_and_a_zombie_that_is_refused_are_sound() -> None:
 # --- acceptances ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("op", ["append", "put_meta", "renew", "release", "revive", "delete"])
+@pytest.mark.parametrize(
+    "op",
+    ["append", "put_meta", "renew", "renew_all", "release", "revive", "seize_over", "delete"],
+)
 def test_a_landing_that_begins_after_a_later_grant_is_a_stale_acceptance(op: Any) -> None:
     story = Story()
     stalled = story.grant(1)
     story.grant(2, process=2)
-    late = story.attempt(op, stalled, granted=3 if op == "revive" else None)
+    late = story.attempt(op, stalled, granted=3 if op in {"revive", "seize_over"} else None)
     if op == "append":
         story.look(late)
     else:
         story.look(row=late if op == "put_meta" else None)
+    assert kinds(story) == ["stale-acceptance"]
+
+
+@pytest.mark.parametrize("op", ["revive", "seize_over"])
+def test_of_two_grants_over_the_same_lease_at_once_the_second_is_a_stale_acceptance(
+    op: Any,
+) -> None:
+    story = Story()
+    lease = story.grant(1)
+    for granted in (2, 3):  # begun at once
+        story.attempt(op, lease, process=granted, target="x", granted=granted, invoked_at=3)
+    story.look()
     assert kinds(story) == ["stale-acceptance"]
 
 
@@ -99,6 +114,44 @@ def test_a_landing_under_a_lease_that_nobody_was_granted_is_forged() -> None:
     forged = story.append(Lease(run_id="r", owner="nobody", epoch=1))
     story.look(forged)
     assert kinds(story) == ["forged-acceptance"]
+
+
+def test_a_lease_that_was_granted_without_an_answer_can_be_seized_and_nothing_else() -> None:
+    story = Story()
+    story.attempt("acquire", None, target="w1", outcome="unknown")
+    lease = Lease(run_id="r", owner="w1", epoch=1)
+    story.attempt("seize_over", lease, process=2, target="w2", granted=2)
+    story.look()
+    assert kinds(story) == []
+    never = Lease(run_id="r", owner="w3", epoch=2)
+    story.attempt("seize_over", never, process=2, target="w2", granted=3)
+    story.look()
+    assert kinds(story) == ["forged-acceptance"]
+
+
+# --- forks ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "found"),
+    [
+        ("nothing", "forked", []),
+        ("unknown", "", []),  # the child ended first
+        ("landed", "", ["forked-acceptance"]),
+        ("nothing", "busy", ["forked-acceptance"]),
+        ("refused", "expired", ["forked-acceptance"]),
+    ],
+)
+def test_what_a_forked_child_does_with_its_parents_stores_is_refused_or_wrong(
+    outcome: Any, reason: str, found: list[str]
+) -> None:
+    story = Story()
+    lease = story.grant(1)
+    story.attempt(
+        "renew", lease, process=1_001, life=1_001, death="forked", outcome=outcome, reason=reason
+    )
+    story.look()
+    assert kinds(story) == found
 
 
 def test_a_landing_with_the_lease_of_another_run_is_a_leak() -> None:
@@ -166,6 +219,23 @@ def test_every_reason_that_is_borne_out_is_accepted() -> None:
     story.refused("append", lease, "superseded")
     story.look()
     assert judge(story.history()).sound
+
+
+def test_a_seizure_over_a_lease_is_refused_where_that_is_not_the_present_one() -> None:
+    story = Story()
+    ended, live = story.grant(1), Lease(run_id="r", owner="w1", epoch=2)
+    story.attempt("release", ended)
+    story.refused("seize_over", ended, "superseded", process=2)
+    story.grant(2)
+    story.refused("seize_over", ended, "superseded", process=2)
+    story.refused("seize_over", Lease(run_id="r", owner="no", epoch=2), "superseded", process=2)
+    story.refused("seize_over", Lease(run_id="s", owner="w1", epoch=2), "foreign-run", process=2)
+    story.look()
+    assert judge(story.history()).sound
+    for reason in ("superseded", "expired", "released", "held"):
+        story.refused("seize_over", live, reason, process=2)
+    story.look()
+    assert [str(each.kind) for each in judge(story.history()).violations] == ["wrong-reason"] * 4
 
 
 # --- what is stored -------------------------------------------------------------------------

@@ -44,6 +44,7 @@ LITTLE = Quorum(
     overtaken=1,
     stops=10,
     kills=1,
+    forks=1,
 )
 SHORT = Plan(seed=1, processes=3, lease_ttl_ms=250, deadline_s=90, quorum=LITTLE)
 
@@ -73,11 +74,25 @@ def test_sqlite_is_stormed_to_the_quorum_without_a_violation() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "name",
-    ["sqlite-append-checks-first", "sqlite-epoch-in-memory", "sqlite-blob-before-fence"],
+    [
+        "sqlite-append-checks-first",
+        "sqlite-epoch-in-memory",
+        "sqlite-blob-before-fence",
+        "sqlite-append-in-forked-child",
+        "sqlite-renew-all-checks-first",
+        "sqlite-seize-over-checks-first",
+    ],
 )
 def test_a_broken_store_is_caught_within_the_default_quorum(name: str) -> None:
     report = gallery_soak.storm_once(DEFECTS[name], replace(CI, seed=1))
     assert gallery_soak.caught(report), report.text()
+
+
+@pytest.mark.storm
+@pytest.mark.timeout(180)
+def test_a_forked_child_whose_work_nobody_else_sees_is_caught() -> None:
+    report = gallery_soak.storm_once(DEFECTS["sqlite-forked-child-has-a-copy"], SHORT)
+    assert {str(each.kind) for each in report.verdict.violations} == {"lost-write"}, report.text()
 
 
 @pytest.mark.storm

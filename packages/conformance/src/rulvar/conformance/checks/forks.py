@@ -2,20 +2,18 @@
 
 A store may refuse to be opened anew where the parent had the place open at the fork: libraries
 that keep their locks once for a process believe in the child that they have them. A store that
-opens there all the same is held to what any other process may rely on. The child is real, and
-leaves by `os._exit`, so that it gives back nothing of its parent's.
+opens there all the same is held to what any other process may rely on.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-import warnings
-from typing import TYPE_CHECKING, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from rulvar.conformance.actors import record
 from rulvar.conformance.clauses import Level, Reach, Section
 from rulvar.conformance.failure import NotVerified
+from rulvar.conformance.forked import ForkedChild
 from rulvar.core.capabilities import has_close
 from rulvar.core.errors import LeaseHeldError, StoreForkedError
 
@@ -35,30 +33,18 @@ CLAUSES = Section(level=Level.JOURNAL, source="Forked children")
 _STRENGTH: Strength = "MUST" if hasattr(os, "fork") else "SHOULD"
 _DONE = "done"
 _REFUSED = StoreForkedError.__name__
-_DEADLINE_S = 60
 
 
-class _Forked:
-    """A forked child that does what it is told, one thing at a time, over two pipes.
-
-    It answers ``done`` or what was raised. It is gone when the block is left.
-    """
+class _Child:
+    """What the forked child does when it is asked, and how the clause asks it."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
         self._stores: Stores | None = None
+        self._child = ForkedChild(self._perform)
 
     def __enter__(self) -> Self:
-        orders, self._orders = os.pipe()
-        self._answers, answers = os.pipe()
-        with warnings.catch_warnings():
-            # Other threads are at rest, and the child only calls, answers and leaves.
-            warnings.simplefilter("ignore")
-            self._pid = os.fork()
-        if self._pid == 0:
-            self._live(orders, answers)
-        os.close(orders)
-        os.close(answers)
+        self._child.__enter__()
         return self
 
     def __exit__(
@@ -68,14 +54,11 @@ class _Forked:
         trace: TracebackType | None,
         /,
     ) -> None:
-        os.close(self._orders)
-        os.close(self._answers)
-        os.waitpid(self._pid, 0)
+        self._child.__exit__(kind, error, trace)
 
     def does(self, what: str, run_id: str = "", seq: int = 0) -> str:
-        """Let the child do one thing; return what came of it."""
-        os.write(self._orders, f"{what}\t{run_id}\t{seq}".encode())
-        said = os.read(self._answers, 4096).decode() or "its process ended"
+        """Let the child do one thing; return how that ended."""
+        said = self._child.ask(f"{what}\t{run_id}\t{seq}")
         self._trial.timeline.add("child", f"{what}({run_id!r}, {seq})", said)
         return said
 
@@ -83,23 +66,13 @@ class _Forked:
         """Let the child do one thing, which has to work."""
         self._trial.equal(f"what {what} says in the child", self.does(what, run_id, seq), _DONE)
 
-    def _live(self, orders: int, answers: int) -> NoReturn:
+    def _perform(self, order: str) -> str:
+        what, run_id, seq = order.split("\t")
         try:
-            os.close(self._orders)  # or the end of the parent's would not be heard
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(_DEADLINE_S)
-            while order := os.read(orders, 4096).decode():
-                what, run_id, seq = order.split("\t")
-                try:
-                    self._do(what, run_id, int(seq))
-                    said = _DONE
-                except StoreForkedError:
-                    said = _REFUSED
-                except Exception as error:  # noqa: BLE001 - told to the one who judges
-                    said = f"{type(error).__name__}: {error}"[:2000]
-                os.write(answers, said.encode())
-        finally:
-            os._exit(0)
+            self._do(what, run_id, int(seq))
+        except StoreForkedError:
+            return _REFUSED
+        return _DONE
 
     def _do(self, what: str, run_id: str, seq: int) -> None:
         if what == "open":
@@ -132,7 +105,7 @@ def _opens(trial: Trial) -> None:
     here = trial.actor("here")
     here.append(run, 0)
     leases = trial.claims(Level.LEASABLE)
-    with _Forked(trial) as child:
+    with _Child(trial) as child:
         said = child.does("open")
         if said == _REFUSED:
             here.append(run, 1)
@@ -170,7 +143,7 @@ def _closed(trial: Trial) -> None:
     here = trial.actor("here")
     here.append(run, 0)
     here.call("close()", trial.stores.close)
-    with _Forked(trial) as child:
+    with _Child(trial) as child:
         child.must("open")
         child.must("append", run, 1)
         child.must("close")

@@ -10,29 +10,31 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
-from rulvar.conformance.soak.history import content_of
+from rulvar.conformance.soak.history import FORKED, content_of
 from rulvar.conformance.soak.stored import blob_of, encoded, look_at, record_of, row_of
-from rulvar.core.capabilities import has_lease_admin
+from rulvar.core.capabilities import has_lease_admin, has_lease_batch
 from rulvar.core.errors import (
     JournalOrderViolation,
     LeaseHeldError,
     OutcomeUnknownError,
     StoreBusyError,
+    StoreForkedError,
     StoreFullError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rulvar.conformance.actors import FullJournal, FullTranscripts
     from rulvar.conformance.soak.history import AttemptId, Operation, Outcome, Recorder
     from rulvar.conformance.soak.stored import Look
-    from rulvar.core.records import Lease
+    from rulvar.core.records import Lease, LeaseInfo
     from rulvar.core.stores import Stores
 
 __all__ = ["Answer", "Blow", "Desk", "Within"]
 
 _LOOKS = 5
+_NOTHING = ((StoreBusyError, "busy"), (StoreFullError, "full"), (StoreForkedError, FORKED))
 
 Within: TypeAlias = "Callable[[Callable[[], object]], object]"
 """Makes the call to the store, and nothing else, in its own way."""
@@ -83,6 +85,7 @@ class Desk:
         self._recorder = recorder
         self._blobs = blobs
         self._shows_leases = has_lease_admin(stores.journal)
+        self._renews_many = has_lease_batch(stores.journal)
         self._numbering = threading.Lock()
         self._ways: dict[Operation, Callable[[AttemptId, Blow], _Prepared]] = {
             "append": self._append,
@@ -92,6 +95,8 @@ class Desk:
             "delete": self._delete,
             "delete_whole_run": self._delete_whole_run,
             "renew": self._renew,
+            "renew_all": self._renew_all,
+            "seize_over": self._seize_over,
             "release": self._release,
             "revive": self._revive,
         }
@@ -104,10 +109,21 @@ class Desk:
             "acquire", run_id, owner, lambda: self._journal.acquire(run_id, owner), within
         )
 
-    def seize(self, run_id: str, owner: str, within: Within | None = None) -> Answer:
-        """Take a run, whoever has it."""
+    def seize(
+        self, run_id: str, owner: str, within: Within | None = None, *, over: Lease | None = None
+    ) -> Answer:
+        """Take a run, whoever has it, or ``over`` exactly that lease of it."""
+        if over is None:
+            return self._grant(
+                "seize", run_id, owner, lambda: self._journal.seize(run_id, owner), within
+            )
         return self._grant(
-            "seize", run_id, owner, lambda: self._journal.seize(run_id, owner), within
+            "seize_over",
+            run_id,
+            owner,
+            lambda: self._journal.seize(run_id, owner, over=over),
+            within,
+            over=over,
         )
 
     def _grant(
@@ -117,9 +133,11 @@ class Desk:
         owner: str,
         call: Callable[[], Lease],
         within: Within | None,
+        *,
+        over: Lease | None = None,
     ) -> Answer:
         attempt = self._next()
-        self._recorder.invoked(attempt, op, run_id, lease=None, target=owner)
+        self._recorder.invoked(attempt, op, run_id, lease=over, target=owner)
         return self._answer(attempt, call, within, grants=True)
 
     # --- mutations ----------------------------------------------------------------------------
@@ -137,7 +155,32 @@ class Desk:
             content=content,
             death=blow.death,
         )
-        return self._answer(attempt, call, within, grants=op == "revive")
+        return self._answer(attempt, call, within, grants=op in {"revive", "seize_over"})
+
+    def renew_many(self, blows: Sequence[Blow]) -> list[Answer]:
+        """Renew leases that may be dead, in one call where the store has that; answer each."""
+        if not blows or not self._renews_many:
+            return [self.strike("renew", blow) for blow in blows]
+        attempts = []
+        for blow in blows:
+            attempts.append(attempt := self._next())
+            self._recorder.invoked(
+                attempt, "renew_all", blow.run_id, lease=blow.lease, death=blow.death
+            )
+        refused: dict[Lease | None, str] = {}
+        leases = [blow.lease for blow in blows]
+
+        def call() -> None:
+            for refusal in self._journal.renew_all(leases):
+                refused[refusal.offered] = refusal.reason
+
+        whole = _sorted(call, grants=False)
+        answers = []
+        for attempt, lease in zip(attempts, leases, strict=True):
+            answer = Answer("refused", refused[lease]) if lease in refused else whole
+            self._recorder.returned(attempt, answer.outcome, reason=answer.reason)
+            answers.append(answer)
+        return answers
 
     def _append(self, attempt: AttemptId, blow: Blow) -> _Prepared:
         record = record_of(attempt, blow.seq, blow.lease.epoch, blow.number)
@@ -175,6 +218,19 @@ class Desk:
 
     def _renew(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
         return _Prepared(lambda: self._journal.renew(blow.lease))
+
+    def _renew_all(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
+        def call() -> None:
+            for refusal in self._journal.renew_all([blow.lease]):
+                raise refusal
+
+        return _Prepared(call)
+
+    def _seize_over(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
+        owner = blow.lease.owner
+        return _Prepared(
+            lambda: self._journal.seize(blow.run_id, owner, over=blow.lease), target=owner
+        )
 
     def _release(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
         return _Prepared(lambda: self._journal.release(blow.lease))
@@ -238,15 +294,14 @@ class Desk:
             raise StoreBusyError(message, run_id=lease.run_id)
         return answer.landed
 
-    def holder(self, run_id: str) -> tuple[str, bool]:
-        """Return who has the run, and whether that lease is live; ("", False) if unknown."""
+    def present(self, run_id: str) -> LeaseInfo | None:
+        """Return the run's present lease; None where there is none, or nobody can say."""
         if not self._shows_leases:
-            return "", False
+            return None
         try:
-            info = self._journal.get_lease(run_id)
+            return self._journal.get_lease(run_id)
         except (StoreBusyError, OutcomeUnknownError):
-            return "", False
-        return ("", False) if info is None else (info.owner, info.live)
+            return None
 
 
 def _sorted(call: Callable[[], object], *, grants: bool) -> Answer:
@@ -257,10 +312,8 @@ def _sorted(call: Callable[[], object], *, grants: bool) -> Answer:
         return Answer("refused", refusal.reason, holder=refusal.holder or "")
     except JournalOrderViolation as disorder:
         return Answer("nothing", "order", tail=disorder.tail_seq)
-    except StoreBusyError:
-        return Answer("nothing", "busy")
-    except StoreFullError:
-        return Answer("nothing", "full")
+    except (StoreBusyError, StoreFullError, StoreForkedError) as error:
+        return Answer("nothing", next(why for kind, why in _NOTHING if isinstance(error, kind)))
     except OutcomeUnknownError:
         return Answer("unknown")
     return Answer("landed", granted=cast("Lease", value) if grants else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from rulvar.conformance.soak.ground import ABOUT_LEASE
 from rulvar.core.records import Lease
 
 if TYPE_CHECKING:
@@ -78,9 +79,7 @@ class Graveyard:
     def surface(self, death: str, thin: Mapping[str, int]) -> Operation:
         """Choose what to strike with, most often what is thin."""
         surfaces = [
-            op
-            for op in self._ground.surfaces
-            if not (death == "foreign" and op in {"renew", "release", "revive"})
+            op for op in self._ground.surfaces if not (death == "foreign" and op in ABOUT_LEASE)
         ]
         shares = [1 + min(_MOST_WISHED, thin.get(f"{op} {death}", 0)) for op in surfaces]
         return self._choices.choices(surfaces, shares)[0]

@@ -14,6 +14,7 @@ from rulvar.core.capabilities import (
     has_fenced_journal,
     has_fenced_transcripts,
     has_lease_admin,
+    has_lease_batch,
     has_lease_revival,
     has_leases,
     has_whole_run_delete,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from rulvar.conformance.subject import Opener
     from rulvar.core.stores import StorePair, Stores
 
-__all__ = ["Cell", "Ground", "survey", "with_clock"]
+__all__ = ["ABOUT_LEASE", "Cell", "Ground", "survey", "with_clock"]
 
 Cell: TypeAlias = "tuple[Operation, Death]"
 """A surface, and the kind of death under which it was tried."""
@@ -39,7 +40,7 @@ _TRULY = 1.5
 """How many times to live are waited for, so that a lease has truly run out."""
 _PATIENCE_S = 20.0
 
-_ABOUT_LEASE: frozenset[Operation] = frozenset({"renew", "release", "revive"})
+ABOUT_LEASE: frozenset[Operation] = frozenset({"renew", "renew_all", "release", "revive"})
 """Their only argument is the lease, so it cannot be one of another run."""
 
 
@@ -98,7 +99,7 @@ class Ground:
             (op, death)
             for op in self.surfaces
             for death in self.deaths
-            if not (death == "foreign" and op in _ABOUT_LEASE)
+            if not (death == "foreign" and op in ABOUT_LEASE)
         )
 
 
@@ -123,9 +124,12 @@ def survey(stores: StorePair) -> Ground:
         surfaces += ["blob-put", "blob-delete"]
     else:
         notes.append("blobs are left out: the transcript store declares no fence")
+    if has_lease_batch(journal):
+        surfaces.append("renew_all")
     if has_lease_revival(journal):
         surfaces.append("revive")
     if has_lease_admin(journal):
+        surfaces.append("seize_over")
         grants.append("seize")
     else:
         notes.append("nobody seizes a run: the store has no LeaseAdmin")

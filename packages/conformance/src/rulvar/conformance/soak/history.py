@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "FORKED",
     "GRANTS",
     "Attempt",
     "AttemptId",
@@ -52,8 +53,10 @@ __all__ = [
 Operation = Literal[
     "acquire",
     "seize",
+    "seize_over",
     "revive",
     "renew",
+    "renew_all",
     "release",
     "append",
     "put_meta",
@@ -62,14 +65,22 @@ Operation = Literal[
     "blob-put",
     "blob-delete",
 ]
-"""What can be attempted. The first three grant; all others are mutations under a lease."""
+"""What can be attempted. The first four grant; all others are mutations under a lease.
 
-GRANTS: frozenset[str] = frozenset({"acquire", "seize", "revive"})
+``seize_over`` is a seizure that names the lease that it takes the run from. A call of
+``renew_all`` is one attempt for each of its leases.
+"""
+
+GRANTS: frozenset[str] = frozenset({"acquire", "seize", "seize_over", "revive"})
+
+FORKED = "forked"
+"""The death of an attempt that a forked child made with the stores of its parent, and the
+reason of one that was refused for that."""
 
 Outcome = Literal["landed", "refused", "nothing", "unknown"]
 """``landed``    the store returned: it is there
 ``refused``   `LeaseHeldError` with a reason: nothing may be there, now or later
-``nothing``   another error which says that nothing happened: busy, out of order, full
+``nothing``   another error which says that nothing happened: busy, out of order, full, forked
 ``unknown``   the process died first, or the store itself said that it does not know
 """
 
@@ -96,8 +107,8 @@ class AttemptId:
 class Attempt:
     """One call of one mutation, or of one grant, by one process.
 
-    ``target`` is the blob's name for the two about blobs, and the owner who asks for acquire
-    and seize. ``lease`` is what rode the call (None for acquire and seize), ``content`` the
+    ``target`` is the blob's name for the two about blobs, and the owner who asks for acquire and
+    the seizures. ``lease`` is what rode the call (None for acquire and seize), ``content`` the
     digest of the bytes that were offered, ``granted`` the epoch that a grant answered with.
     ``death`` says what had befallen the tenure by then, in the words of the storm: "" for one
     that believes itself alive. ``returned_at`` is None for one that never returned.
@@ -120,6 +131,11 @@ class Attempt:
     def epoch(self) -> int:
         """The epoch that the call was made under, 0 for one that needs none."""
         return 0 if self.lease is None else self.lease.epoch
+
+    @property
+    def grantee(self) -> str:
+        """The owner string that a grant is for: a revived lease keeps its own."""
+        return self.lease.owner if self.op == "revive" and self.lease is not None else self.target
 
     @property
     def place(self) -> tuple[int, int, int]:

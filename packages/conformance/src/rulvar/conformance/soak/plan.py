@@ -61,8 +61,8 @@ class Quorum:
     about the acceptances of each surface, ``per_cell`` about the refusals of each surface
     under each kind of death that can occur, ``per_death`` about the takeovers from each kind
     of death, ``overtaken`` about the calls of each surface that were under way when somebody
-    else was granted the run (half as many revivals), ``stops`` and ``kills`` about what was
-    done to the processes.
+    else was granted the run (half as many revivals), ``stops``, ``kills`` and ``forks`` about
+    what was done to the processes.
     """
 
     accepted: int = 2_500
@@ -74,6 +74,7 @@ class Quorum:
     overtaken: int = 20
     stops: int = 60
     kills: int = 5
+    forks: int = 5
 
     def __post_init__(self) -> None:
         for name, number in asdict(self).items():
@@ -157,6 +158,7 @@ LONG = Plan(
         overtaken=60,
         stops=250,
         kills=25,
+        forks=25,
     ),
 )
 """Some minutes: what a release is held to."""

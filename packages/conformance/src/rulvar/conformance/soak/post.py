@@ -10,18 +10,20 @@ if TYPE_CHECKING:
 
     from rulvar.conformance.soak.ground import Ground
     from rulvar.conformance.soak.plan import Plan
+    from rulvar.conformance.subject import Opener
 
 __all__ = ["Post"]
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """One life of one process: where it reports, and who it is."""
+    """One life of one process: where it reports, who it is, and what opens its store."""
 
     plan: Plan
     ground: Ground
     folder: str
     process: int
+    opener: Opener
     life: int = 0
 
     def choices(self) -> random.Random:

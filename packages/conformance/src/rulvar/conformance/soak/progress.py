@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from rulvar.conformance.soak.history import GRANTS, AttemptId
+from rulvar.conformance.soak.history import FORKED, GRANTS, AttemptId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ __all__ = ["Progress", "Tail"]
 
 _ENDINGS = frozenset({"release", "delete", "delete_whole_run"})
 _MAYBE_ALIVE = frozenset({"", "clock"})
-_NOT_A_TENURES = frozenset({"foreign", "forged"})
+_NOT_A_TENURES = frozenset({"foreign", "forged", FORKED})
 
 
 class Tail:
@@ -219,7 +219,9 @@ class Progress:
             if before is not None:
                 self._held[tenures[before].process].discard((attempt.run_id, before))
                 self._superseded(tenures[before])
-            owner = attempt.target if attempt.lease is None else attempt.lease[1]
+            owner = attempt.target
+            if attempt.op == "revive" and attempt.lease is not None:
+                owner = attempt.lease[1]
             tenures[granted] = _Tenure(process, owner)
             self._held.setdefault(process, set()).add((attempt.run_id, granted))
         elif attempt.op in _ENDINGS and attempt.lease is not None:

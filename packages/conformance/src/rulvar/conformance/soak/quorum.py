@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rulvar.conformance.soak.history import FORKED
+
 if TYPE_CHECKING:
     from rulvar.conformance.soak.ground import Ground
     from rulvar.conformance.soak.history import Operation
@@ -39,6 +41,8 @@ class Thin:
             "<stops>": "stops",
             "<kills>": "kills",
         }.get(self.surface)
+        if self.death == FORKED:
+            what = "forks of a process with its store open"
         if what is None and not self.surface:
             what = f"takeovers from the {self.death}"
         if what is None and not self.death:
@@ -60,6 +64,7 @@ def shortfall(progress: Progress, ground: Ground, quorum: Quorum) -> list[Thin]:
         Thin("<takeovers>", "", takeovers.total(), quorum.takeovers),
         Thin("<stops>", "", faults["stopped"], quorum.stops),
         Thin("<kills>", "", faults["killed"], quorum.kills),
+        Thin("", FORKED, faults[FORKED], quorum.forks),
         *(
             Thin(op, "", progress.accepted[op], quorum.per_surface)
             for op in (*ground.surfaces, *ground.grants)

@@ -23,7 +23,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.soak.history import GRANTS, DamagedReportError
+from rulvar.conformance.soak.history import FORKED, GRANTS, DamagedReportError
 from rulvar.conformance.soak.serial import Serial, find_attempt
 from rulvar.conformance.soak.verdict import Tally, Verdict, Violation, ViolationKind
 
@@ -106,7 +106,7 @@ class _Grants:
         self.landed = sorted(
             (each for each in self.all if each.outcome == "landed"), key=_returned_at
         )
-        self.leases = {(_owner_of(each), each.granted) for each in self.landed}
+        self.leases = {(each.grantee, each.granted) for each in self.landed}
         self._epochs = {each.granted for each in self.landed}
         self._returned = [_returned_at(each) for each in self.landed]
         self._highest: list[int] = []
@@ -118,6 +118,24 @@ class _Grants:
         """Return the highest epoch that was granted, and known to be, before an instant."""
         index = bisect_left(self._returned, instant)
         return self._highest[index - 1] if index else 0
+
+    def between(self, epoch: int, granted: int | None) -> int | None:
+        """Return an epoch between the lease that a grant was made over and what it granted.
+
+        Epochs rise in the order of the grants, so that lease was not the present one any more.
+        """
+        found = (each for each in self._epochs if granted and each and epoch < each < granted)
+        return next(found, None)
+
+    def unknown_for(self, lease: Lease, instant: int) -> bool:
+        """Whether a grant that never returned may have given that lease, by an instant.
+
+        Who seizes a lease has it from the store, which knows what it granted.
+        """
+        return any(
+            each.granted is None and each.grantee == lease.owner and each.invoked_at < instant
+            for each in self.all
+        )
 
     def contested(self, epoch: int, instant: int) -> bool:
         """Whether somebody else may have been granted the run after ``epoch``, by an instant."""
@@ -138,11 +156,6 @@ class _Grants:
 
 def _returned_at(attempt: Attempt) -> int:
     return attempt.returned_at if attempt.returned_at is not None else attempt.invoked_at
-
-
-def _owner_of(attempt: Attempt) -> str:
-    """Return who was granted: what it offered, in ``target``, or the lease that it revived."""
-    return attempt.lease.owner if attempt.lease is not None else attempt.target
 
 
 class _Run:
@@ -203,7 +216,7 @@ class _Run:
         before = granted.get(epoch - 1)
         if before is None:
             return False
-        owner = _owner_of(before)
+        owner = before.grantee
         return not any(
             lease.owner == owner and lease.epoch == epoch - 1 and endings
             for lease, endings in self._endings.items()
@@ -214,6 +227,9 @@ class _Run:
     def _judge_acceptances(self) -> Iterator[Finding]:
         for each in self._attempts:
             lease = each.lease
+            if each.death == FORKED and each.returned_at is not None and each.reason != FORKED:
+                words = f"{each.op} {each.id}, made by a forked child, came to {each.outcome}"
+                yield (ViolationKind.FORKED_ACCEPTANCE, words, each)
             if each.outcome != "landed" or lease is None:
                 continue
             name = f"{each.op} {each.id} under epoch {lease.epoch} of {lease.owner!r}"
@@ -221,12 +237,17 @@ class _Run:
                 words = f"{name} landed with a lease of run {lease.run_id!r}"
                 yield (ViolationKind.LEAK, words, each)
                 continue
-            if (lease.owner, lease.epoch) not in self._grants.leases:
+            if (lease.owner, lease.epoch) not in self._grants.leases and not (
+                each.op == "seize_over" and self._grants.unknown_for(lease, each.invoked_at)
+            ):
                 yield (ViolationKind.FORGED_ACCEPTANCE, f"{name} landed, never granted", each)
                 continue
             passed = self._grants.highest_before(each.invoked_at)
             if passed > lease.epoch:
                 words = f"{name} landed, begun after epoch {passed} had been granted"
+                yield (ViolationKind.STALE_ACCEPTANCE, words, each)
+            elif between := self._grants.between(lease.epoch, each.granted):
+                words = f"{name} was granted epoch {each.granted}, after epoch {between}"
                 yield (ViolationKind.STALE_ACCEPTANCE, words, each)
             elif ending := self._ended_before(each):
                 words = f"{name} landed, begun after {ending.op} {ending.id} had ended that lease"
@@ -264,7 +285,17 @@ class _Run:
         passed = self._grants.highest_before(attempt.invoked_at)
         if passed > lease.epoch and reason != "superseded":
             return f"epoch {passed} had been granted by then, so it is superseded"
-        return self._against(reason, lease, at)
+        against = self._not_present if attempt.op == "seize_over" else self._against
+        return against(reason, lease, at)
+
+    def _not_present(self, reason: str, lease: Lease, at: int) -> str:
+        """Return what speaks against it that a lease was not the run's present one."""
+        if reason != "superseded":
+            return "a seizure over another lease than the present one is superseded"
+        granted = (lease.owner, lease.epoch) in self._grants.leases
+        ended = any(each.invoked_at < at for each in self._endings.get(lease, ()))
+        passed = self._grants.may_have_passed(lease.epoch, at)
+        return "" if passed or ended or not granted else "that lease was the run's present one"
 
     def _against(self, reason: str, lease: Lease, at: int) -> str:
         granted = (lease.owner, lease.epoch) in self._grants.leases

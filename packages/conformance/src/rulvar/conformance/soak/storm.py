@@ -14,6 +14,7 @@ from rulvar.conformance.failure import NotVerified
 from rulvar.conformance.soak.bystander import disturb, read
 from rulvar.conformance.soak.company import Contestant, Spares
 from rulvar.conformance.soak.faults import Faults
+from rulvar.conformance.soak.forks import CHILDREN
 from rulvar.conformance.soak.ground import survey, with_clock
 from rulvar.conformance.soak.history import Recorder, now, read_history
 from rulvar.conformance.soak.onlooker import Onlooker
@@ -133,7 +134,7 @@ class _Soak:
         spares = self._spares = Spares(opener)
 
         def contestant(number: int, work: Callable[..., object]) -> Contestant:
-            post = Post(plan, self._ground, str(folder), number)
+            post = Post(plan, self._ground, str(folder), number, opener)
             return Contestant(post, spares, work)
 
         numbers = range(1, plan.processes + 1)
@@ -231,6 +232,7 @@ class _Soak:
         for each in self._faults.killed:
             self._read()
             self._progress.lost(each.process)
+            self._progress.lost(CHILDREN + each.process)
             each.start()
         self._faults.killed.clear()
         self._spares.prepare()

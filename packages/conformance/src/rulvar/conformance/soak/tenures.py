@@ -6,17 +6,21 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from rulvar.conformance.soak.desk import Blow
 from rulvar.conformance.soak.history import GRANTS, report_name
 from rulvar.core.records import Lease
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from rulvar.conformance.soak.history import Operation
 
-__all__ = ["Inherited", "Tenure", "inherit"]
+__all__ = ["Inherited", "Tenure", "blow_of", "inherit"]
 
+_BLOBS = ("turn", "state", "deep/er")
+_SOME_SIZE, _LARGE, _GAPS = 0.2, 0.1, 0.6
 _ENDINGS = frozenset({"release", "delete", "delete_whole_run"})
 
 
@@ -51,6 +55,27 @@ class Tenure:
             and not 0 < self.buried_at < began
         ):
             self.death = death
+
+
+def blow_of(tenure: Tenure, choices: random.Random, *, far: bool) -> Blow:
+    """Return the next mutation of a tenure; a ``far`` one is above whatever anybody wrote."""
+    size = 0
+    if choices.random() < _SOME_SIZE:
+        size = choices.randrange(1, 400_000 if choices.random() < _LARGE else 65_536)
+    # Gaps are allowed. Without them nothing late could ever land above the tail.
+    gap = 1 << choices.randrange(21, 32) if far else 1
+    if not far and choices.random() < _GAPS:
+        gap = 1 << choices.randrange(1, 20)
+    tenure.count += 1
+    return Blow(
+        tenure.lease.run_id,
+        tenure.lease,
+        tenure.death,
+        tenure.count,
+        tenure.tail + gap,
+        choices.choice(_BLOBS),
+        size,
+    )
 
 
 @dataclass(slots=True)
@@ -95,7 +120,9 @@ def _take(
 ) -> None:
     op, outcome, old = attempt["op"], event["outcome"], _lease_of(attempt)
     if outcome == "landed" and op in GRANTS:
-        owner = cast("str", attempt["target"]) if old is None else old.owner
+        owner = cast("str", attempt["target"])
+        if op == "revive" and old is not None:
+            owner = old.owner
         run_id, epoch = cast("str", attempt["run"]), cast("int", event["granted"])
         lease = Lease(run_id=run_id, owner=owner, epoch=epoch)
         found[lease] = Inherited(lease)

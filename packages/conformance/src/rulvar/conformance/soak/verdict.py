@@ -16,6 +16,8 @@ class ViolationKind(StrEnum):
     """A mutation under a lease landed after a later grant, or after that lease had ended."""
     FORGED_ACCEPTANCE = "forged-acceptance"
     """A mutation landed under a lease that nobody was ever granted."""
+    FORKED_ACCEPTANCE = "forked-acceptance"
+    """A forked child's call on the stores of its parent was not refused as `StoreForkedError`."""
     LEAK = "leak-across-runs"
     """What was written to one run is in another, or a lease of another run was accepted."""
     DUPLICATE_GRANT = "duplicate-grant"

@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.soak.desk import Blow, Desk
+from rulvar.conformance.soak.forks import Forks
 from rulvar.conformance.soak.graveyard import Graveyard
-from rulvar.conformance.soak.history import Recorder, now
+from rulvar.conformance.soak.history import FORKED, Recorder, now
 from rulvar.conformance.soak.keeper import Keeper
 from rulvar.conformance.soak.misfortune import WrongClock, block, stall
 from rulvar.conformance.soak.orders import OrdersFile
-from rulvar.conformance.soak.tenures import Tenure, inherit
+from rulvar.conformance.soak.tenures import Tenure, blow_of, inherit
 from rulvar.conformance.soak.trap import Trap
 from rulvar.core.errors import StoreBusyError
+from rulvar.core.records import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from rulvar.conformance.soak.history import Operation
     from rulvar.conformance.soak.orders import Orders
     from rulvar.conformance.soak.post import Post
-    from rulvar.core.records import Lease
     from rulvar.core.stores import Stores
 
 __all__ = ["OPERATOR", "storm"]
@@ -42,15 +43,16 @@ OPERATOR = "operator-"
 _LIVE = 3
 _FEW = 4
 _SWITCH_S = 0.000_01
-_BLOBS = ("turn", "state", "deep/er")
-_MISFORTUNES = ("stalled", "blocked", "clock", "seized")
+_MISFORTUNES = ("stalled", "blocked", "clock", "seized", FORKED)
 _ENDINGS = frozenset({"release", "delete", "delete_whole_run"})
+_OF_SEIZURES = ("seize ", "seize_over ", " seized", "seize overtaken", "seize_over overtaken")
 _WEIGHTS: dict[Operation, float] = {
     "append": 6,
     "put_meta": 2,
     "blob-put": 2,
     "blob-delete": 1,
     "renew": 0.5,
+    "renew_all": 0.5,
 }
 
 
@@ -76,6 +78,7 @@ class _Worker:
         self._choices = post.choices()
         self._recorder = Recorder(self._folder, post.process, post.life)
         self._desk = Desk(stores, self._recorder, blobs=post.ground.blobs)
+        self._forks = Forks(stores, post)
         self._clock = WrongClock(self._recorder, post.process, self._choices)
         self._orders_file = OrdersFile(self._folder)
         self._orders: Orders = self._orders_file.look()
@@ -89,8 +92,6 @@ class _Worker:
         self._keeper = Keeper(self._folder, self._ttl_ns / 4e9, self._renew_all)
         self._trap = Trap(self._folder, post.process)
         self._trapped_at = 0
-
-    # --- the loop -----------------------------------------------------------------------------
 
     def run(self) -> None:
         """Storm until the end is ordered."""
@@ -120,7 +121,7 @@ class _Worker:
         self._wake(instant)
         if instant >= self._next_misfortune:
             self._misfortune()
-        elif "seize overtaken" in self._orders.thin and self._chance(0.04):
+        elif self._is_thin("seize overtaken", "seize_over overtaken") and self._chance(0.04):
             self._seize(self._choices.choice(self._orders.runs))
         elif self._hunt(instant):
             pass
@@ -232,9 +233,7 @@ class _Worker:
         since = self._held_since.setdefault(run_id, instant)
         if answer.reason == "held" and run_id not in mine:
             stuck = instant - since > 4 * self._ttl_ns
-            if stuck or self._chance(
-                self._wish("seize ", " seized", "seize overtaken", usual=0.03)
-            ):
+            if stuck or self._chance(self._wish(*_OF_SEIZURES, usual=0.03)):
                 self._seize(run_id)
 
     def _hunt(self, instant: int) -> bool:
@@ -257,16 +256,26 @@ class _Worker:
 
     def _wish(self, *names: str, usual: float) -> float:
         """Return a probability that is larger when one of these is thin."""
-        return min(0.7, usual * 6) if any(name in self._orders.thin for name in names) else usual
+        return min(0.7, usual * 6) if self._is_thin(*names) else usual
+
+    def _is_thin(self, *names: str) -> bool:
+        return any(name in self._orders.thin for name in names)
 
     def _seize(self, run_id: str) -> bool:
         """Take a live lease away, as an operator; return whether there was one to take."""
         if not self._ground.seizes:
             return False
-        holder, live = self._desk.holder(run_id)
-        if not live or holder == self._owner:
+        info = self._desk.present(run_id)
+        if info is None or not info.live or info.owner == self._owner:
             return False
-        answer = self._desk.seize(run_id, f"{OPERATOR}{self._process}", self._in_danger("seize"))
+        op: Operation = self._choices.choice(("seize", "seize_over"))
+        over = Lease(run_id=run_id, owner=info.owner, epoch=info.epoch)
+        answer = self._desk.seize(
+            run_id,
+            f"{OPERATOR}{self._process}",
+            self._in_danger(op),
+            over=over if op == "seize_over" else None,
+        )
         if answer.granted is not None:
             self._begin(answer.granted)
         return True
@@ -321,23 +330,7 @@ class _Worker:
             tenure.until = instant + int(self._choices.uniform(0.5, 1.5) * self._ttl_ns)
 
     def _blow(self, tenure: Tenure, *, far: bool = False) -> Blow:
-        size = 0
-        if self._chance(0.2):
-            size = self._choices.randrange(1, 400_000 if self._chance(0.1) else 65_536)
-        # Gaps are allowed. Without them nothing late could ever land above the tail.
-        gap = 1 << self._choices.randrange(21, 32) if far else 1
-        if not far and self._chance(0.6):
-            gap = 1 << self._choices.randrange(1, 20)
-        tenure.count += 1
-        return Blow(
-            tenure.lease.run_id,
-            tenure.lease,
-            tenure.death,
-            tenure.count,
-            tenure.tail + gap,
-            self._choices.choice(_BLOBS),
-            size,
-        )
+        return blow_of(tenure, self._choices, far=far)
 
     def _make(self, tenure: Tenure, op: Operation) -> None:
         """Make one mutation under a lease that it believes to be live."""
@@ -376,7 +369,7 @@ class _Worker:
             tenure.tail = blow.seq
         elif not answer.landed:
             return
-        elif op == "renew":
+        elif op in {"renew", "renew_all"}:
             tenure.renewed_at = now()
         elif op == "blob-put":
             tenure.blobs.add(blow.target)
@@ -389,8 +382,8 @@ class _Worker:
     def _lose(self, tenure: Tenure, answer: Answer) -> None:
         """Learn that a lease is dead, and why where that can be told."""
         if answer.reason == "superseded" and not tenure.death:
-            holder = answer.holder or self._desk.holder(tenure.lease.run_id)[0]
-            if holder.startswith(OPERATOR):
+            info = None if answer.holder else self._desk.present(tenure.lease.run_id)
+            if (answer.holder if info is None else info.owner).startswith(OPERATOR):
                 tenure.death = "seized"
         if answer.reason == "expired" and self._ground.revives:
             self._revive(tenure)
@@ -473,28 +466,35 @@ class _Worker:
                 self._clock.turn(self._ttl_ns)
                 self._mark_live("clock")
         elif self._live:
-            if kind == "stalled":
-                with self._keeper.away():
-                    began, ended = stall(length_s)
-            else:
-                began, ended = block(length_s)
-            self._recorder.fault(kind, self._process, began, ended)
-            for tenure in list(self._live):
-                tenure.mark_if_run_out(kind, self._ttl_ns, began, ended)
-                if tenure.death == kind:
-                    self._bury(tenure, self._choices.randrange(8, 24))
+            self._be_away(kind, length_s)
         self._plan_misfortune()
 
-    # --- the keeper's view --------------------------------------------------------------------
+    def _be_away(self, kind: str, length_s: float) -> None:
+        """Fork, sleep, or keep every other thread from running, while runs are held."""
+        if kind == FORKED:
+            began, ended = self._forks.fork(self._choices.choice(self._live).lease)
+        elif kind == "stalled":
+            with self._keeper.away():
+                began, ended = stall(length_s)
+        else:
+            began, ended = block(length_s)
+        self._recorder.fault(kind, self._process, began, ended)
+        for tenure in list(self._live) if kind != FORKED else ():
+            tenure.mark_if_run_out(kind, self._ttl_ns, began, ended)
+            if tenure.death == kind:
+                self._bury(tenure, self._choices.randrange(8, 24))
 
     def _renew_all(self, orders: Orders) -> None:
         """Renew what is live: from the second thread."""
         frozen = orders.frozen.get(str(self._process))
-        for tenure in tuple(self._live):
+        live = tuple(self._live)
+        for tenure in live:
             if frozen is not None:
                 tenure.mark_if_run_out("stopped", self._ttl_ns, *frozen)
-            lease = tenure.lease
-            blow = Blow(lease.run_id, lease, tenure.death, 0, 0, "", 0)
-            # Its first thread learns of a refusal by itself.
-            if self._desk.strike("renew", blow).landed:
+        # Its first thread learns of a refusal by itself.
+        answers = self._desk.renew_many(
+            [Blow(each.lease.run_id, each.lease, each.death, 0, 0, "", 0) for each in live]
+        )
+        for tenure, answer in zip(live, answers, strict=True):
+            if answer.landed:
                 tenure.renewed_at = now()
