@@ -1,23 +1,20 @@
-"""An exception at any line of any call: what the store remembers stays true of its files.
+"""Ctrl-C at every point of every call: what the store remembers stays true of its files.
 
 The store keeps the end of each journal, the list of runs and which folders are durable in
-memory. Each call here is interrupted at its first line, then at its second, until it completes
-untouched; also where Python delivers Ctrl-C: on entering a function, and when a function
-written in C returns. Afterwards every read is answered, twice alike, the run can be written, and
+memory. Each call here is interrupted at its first point, then at its second, until it completes
+untouched. Afterwards every read is answered, twice alike, the run can be written, and
 a store that is opened anew finds the same.
 """
 
 from __future__ import annotations
 
-import inspect
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-import rulvar.stores.file.store as store_module
+from rulvar.conformance.interrupts import Interrupted
 from rulvar.core.errors import JournalOrderViolation
 from rulvar.core.records import JournalRecord, RunMeta
 from rulvar.stores.file import FileJournalStore
@@ -26,64 +23,8 @@ from rulvar.stores.file.testing import FaultyFileSystem
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-    from types import FrameType
 
-    from _typeshed import TraceFunction
-
-_PACKAGE = store_module.__file__.removesuffix("store.py")
-# Raised in a generator as it is resumed, it would pass by the generator's own handlers.
-_RESUMED = inspect.CO_GENERATOR
 _STUCK_S = 20
-
-
-class Interrupt:
-    """A call interrupted at its ``at``-th point inside the store; 0 interrupts nothing."""
-
-    def __init__(self, call: Callable[[], object], at: int, *, lines: bool) -> None:
-        self.points = 0
-        self.where: str | None = None
-        self._at = at
-        if lines:
-            sys.settrace(self._trace)
-        else:
-            sys.setprofile(self._profile)
-        try:
-            call()
-        except KeyboardInterrupt:
-            assert self.where is not None
-        finally:
-            self._stop()
-
-    @staticmethod
-    def _stop() -> None:
-        sys.settrace(None)
-        sys.setprofile(None)
-
-    def _point(self, frame: FrameType) -> None:
-        self.points += 1
-        if self.points == self._at:
-            self._stop()
-            self.where = f"{frame.f_code.co_qualname}, line {frame.f_lineno}"
-            raise KeyboardInterrupt
-
-    def _trace(self, frame: FrameType, event: str, argument: object) -> TraceFunction | None:
-        del event, argument
-        code = frame.f_code
-        inside = code.co_filename.startswith(_PACKAGE) and not code.co_flags & _RESUMED
-        return self._line if inside else None
-
-    def _line(self, frame: FrameType, event: str, argument: object) -> TraceFunction:
-        del argument
-        if event == "line":
-            self._point(frame)
-        return self._line
-
-    def _profile(self, frame: FrameType, event: str, argument: object) -> None:
-        del argument
-        code = frame.f_code
-        entered = event == "call" and not code.co_flags & _RESUMED
-        if code.co_filename.startswith(_PACKAGE) and (entered or event == "c_return"):
-            self._point(frame)
 
 
 def record(seq: int) -> JournalRecord:
@@ -164,30 +105,22 @@ CALLS: dict[
     "get": (filled, lambda store: store.transcripts().get("run/turn")),
     "list_runs": (filled, lambda store: store.list_runs()),
     "list_run_ids with new runs": (unlisted, lambda store: store.list_run_ids(None, 10)),
+    "close": (filled, lambda store: store.close()),
     "list_run_ids with a run less": (deleted, lambda store: store.list_run_ids(None, 10)),
 }
 
 
 # Where the store changes more than one thing that it remembers; the rest runs with the storms.
 _OFTEN = {"an append", "delete", "list_run_ids with new runs"}
-_CASES = [
-    pytest.param(
-        name,
-        lines,
-        id=f"{name}, {'lines' if lines else 'signals'}",
-        marks=() if name in _OFTEN and not lines else pytest.mark.storm,
-    )
-    for name in CALLS
-    for lines in (False, True)
-]
+_CASES = [pytest.param(name, marks=() if name in _OFTEN else pytest.mark.storm) for name in CALLS]
 
 
 # What had just been opened, and has no name yet, Python itself closes.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(("name", "lines"), _CASES)
+@pytest.mark.parametrize("name", _CASES)
 def test_what_the_store_remembers_is_right_after_an_interrupt_anywhere(
-    name: str, lines: bool, tmp_path: Path
+    name: str, tmp_path: Path
 ) -> None:
     prepare, call = CALLS[name]
     before, whole = expected(prepare, call, tmp_path / "expected")
@@ -198,11 +131,16 @@ def test_what_the_store_remembers_is_right_after_an_interrupt_anywhere(
         root = tmp_path / str(at)
         store = FileJournalStore(root, filesystem=FaultyFileSystem())
         prepare(store)
-        interrupt = Interrupt(partial(call, store), at, lines=lines)
+        interrupt = Interrupted(partial(call, store), at=at)
+        assert interrupt.run(_STUCK_S), interrupt.where
+        assert interrupt.outcome == ("KeyboardInterrupt" if interrupt.hit else "returned")
+        if name == "close":
+            store.close()
+            store = FileJournalStore(root, filesystem=FaultyFileSystem())
         now = soon(partial(goes_on, store, root), f"point {at}, {interrupt.where}")
         assert now in (before, whole), interrupt.where
         found.append(now)
-        interrupted = interrupt.where is not None
+        interrupted = interrupt.hit
     assert len(found) > 20
     assert found[-1] == whole
 

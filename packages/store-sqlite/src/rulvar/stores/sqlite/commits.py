@@ -57,10 +57,7 @@ if TYPE_CHECKING:
     import apsw
 
     from rulvar.core.clock import Clock
-    from rulvar.stores.sqlite.connection import (
-        Durability,
-        Settings,
-    )
+    from rulvar.stores.sqlite.connection import Durability, Settings
     from rulvar.stores.sqlite.jobs import Job
 
 __all__ = ["Committer"]
@@ -150,18 +147,20 @@ class Committer:
         """Finish who waits, close the connection, and refuse whoever comes later."""
         while True:
             with self._leader:
+                if not self._closed:
+                    self._repair()
+                    self._closed = not self._waiting()
                 if self._closed:
-                    return
-                self._repair()
-                if not self._waiting():
-                    self._closed = True
-                    if self._connection is not None:
-                        mine = self._files is None or not self._files.moved()
-                        handles.close(self._connection, checkpoint=mine)
-                        self._connection = None
+                    self._close_connection()  # again, where an interrupt stopped it
                     return
                 self._hand_over()
             time.sleep(0.001)
+
+    def _close_connection(self) -> None:
+        if self._connection is not None:
+            mine = self._files is None or not self._files.moved()
+            handles.close(self._connection, checkpoint=mine)
+            self._connection = None
 
     def locks(self) -> tuple[threading.Lock, ...]:
         """Return the lock that is held while the one connection is at work."""

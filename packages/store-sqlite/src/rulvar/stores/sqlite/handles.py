@@ -74,9 +74,21 @@ def opened(connection: apsw.Connection, path: str | None) -> apsw.Connection:
     return connection
 
 
+def _is_open(connection: apsw.Connection) -> bool:
+    """Ask the connection itself: an interrupt may fall between its close and its removal here."""
+    try:
+        return connection.open_flags is not None
+    except apsw.ConnectionClosedError:
+        return False
+
+
+def _open_handles() -> list[tuple[apsw.Connection, _Handle]]:
+    return [each for each in list(_handles.items()) if _is_open(each[0])]
+
+
 def open_now() -> list[tuple[apsw.Connection, Identity | None]]:
     """Return the connections that are open, each with its database file."""
-    return [(connection, handle.database) for connection, handle in list(_handles.items())]
+    return [(connection, handle.database) for connection, handle in _open_handles()]
 
 
 def check_open(path: str) -> None:
@@ -85,7 +97,7 @@ def check_open(path: str) -> None:
     Raises `StoreCorruptError`. A new connection would share the index of the open ones.
     """
     with _guard:
-        known = [handle.files for handle in _handles.values() if handle.files is not None]
+        known = [handle.files for _, handle in _open_handles() if handle.files is not None]
     for files in known:
         if files.path == path:
             files.check()
@@ -94,9 +106,10 @@ def check_open(path: str) -> None:
 def close(connection: apsw.Connection, *, checkpoint: bool = False, force: bool = False) -> None:
     """Close a connection; only with ``checkpoint`` may it move the log into the database.
 
-    A connection that is merely dropped never does: by then its files may be others'.
+    Idempotent, so that a close which an interrupt stopped can be made again. A connection that
+    is merely dropped never moves the log: by then its files may be others'.
     """
-    if checkpoint:
+    if checkpoint and _is_open(connection):
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
     connection.close(force)
     with _guard:
@@ -165,7 +178,7 @@ class OpenFiles:
                 if identity not in have:
                     _refuse(path, name, "was replaced by another file", "nothing was written")
         with _guard:
-            for other, handle in list(_handles.items()):
+            for other, handle in _open_handles():
                 if other is not connection and handle.files is not None:
                     handle.files.agree(files)
             _handles[connection] = _Handle(names[path], files)
