@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from rulvar.core.engine.ancestors import check_no_unfinished_parent
 from rulvar.core.engine.outcome import Failure, RunOutcome
 from rulvar.core.engine.recoveries import boots_of, exhaust, recover
 from rulvar.core.engine.replay import Replay
@@ -177,6 +178,8 @@ def boot(
         if state.meta is None:
             door.put_meta(_row_from(state.start, door.run_id))
         return BeingCancelled()
+    if isinstance(wish, Resume) or wish.parent is None:
+        check_no_unfinished_parent(parts.reads, door.run_id, state.start)
     workflow = _workflow(parts, door.run_id, wish, state.start)
     _check_version(door.run_id, workflow, state.start)
     _check_body(parts, door.run_id, workflow, state.start)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from rulvar.core.engine.ancestors import check_no_unfinished_parent
 from rulvar.core.engine.boot import over, read_run, reopen
 from rulvar.core.engine.outcome import RunOutcome
 from rulvar.core.engine.ownership import OwnedRun, UnownedRun
@@ -142,7 +143,8 @@ def retry(parts: Parts, door: Door, ownership: Ownership) -> RunOutcome | None:
     """Reopen a run that failed, without executing it; None when it is reopened.
 
     The row says so, and workers go on with the run. Returns the outcome of a run that did
-    not fail, and changes nothing then.
+    not fail, and changes nothing then. Raises `ConfigError` for a child whose parent has not
+    ended.
     """
     state = _begun(parts, door, ownership)
     outcome = state.outcome
@@ -150,6 +152,8 @@ def retry(parts: Parts, door: Door, ownership: Ownership) -> RunOutcome | None:
         return over(parts, door, state, outcome)
     if outcome is None:
         return RunOutcome(run_id=door.run_id, status=state.meta.status if state.meta else "running")
+    if state.start is not None:
+        check_no_unfinished_parent(parts.reads, door.run_id, state.start)
     reopen(parts, door, state, outcome)
     if state.meta is not None:
         now = format_time(parts.clock.now_ms())
@@ -180,14 +184,19 @@ def _would_reopen(parts: Parts, run_id: str) -> tuple[bool, str]:
     state = _begun(parts, parts.door(run_id, unowned), unowned)
     if state.outcome is None:
         return False, state.meta.status if state.meta else "running"
-    return state.outcome.status in RETRIED_STATUSES, state.outcome.status
+    if state.outcome.status not in RETRIED_STATUSES:
+        return False, state.outcome.status
+    if state.start is not None:
+        check_no_unfinished_parent(parts.reads, run_id, state.start)
+    return True, state.outcome.status
 
 
 async def reopen_run(parts: Parts, run_id: str) -> str | None:
     """Journal a retry without executing it: workers go on with the run; no code is needed.
 
     Returns None when it is reopened, else the status of a run that did not fail. Raises
-    `LeaseHeldError` (``held``) while another process has the run.
+    `LeaseHeldError` (``held``) while another process has the run, and `ConfigError` for a
+    child whose parent has not ended.
     """
     take = partial(parts.own, run_id)
     outcome = await parts.bridge.call(partial(briefly, parts, take, retry))
