@@ -81,7 +81,25 @@ def test_a_body_that_ends_early_or_raises_early_is_blocked_not_over() -> None:
 
     assert "ended without step 'a'" in str(blocked(bench, returns))
     assert "ended without step 'b'" in str(blocked(bench, raises))
-    assert bench.row.status in {"running", "suspended"}
+    assert bench.row.status == "suspended", "as it was"
+    assert bench.row.stopped == bench.row.segments, "and no death"
+
+
+def test_a_blocked_run_that_waits_is_due_when_it_was() -> None:
+    """For another code: the row keeps its status, and when it is to be woken."""
+    bench = ReplayBench()
+
+    async def body(ctx: Context) -> object:
+        await ctx.step("a", bench.pay, "a")
+        return await ctx.await_external("go", timeout_ms=3_600_000, default="late")
+
+    assert bench.life(body).status == "suspended"
+    due = bench.row.wake_at
+    assert due is not None
+    blocked(bench, steps(bench, "b"))
+    assert (bench.row.status, bench.row.wake_at) == ("suspended", due)
+    bench.clock.advance(3_600_000)  # type: ignore[attr-defined] # a clock that tests move
+    assert bench.life(body).value == "late"
 
 
 def test_an_error_at_the_end_of_the_journal_is_the_runs_error() -> None:

@@ -96,6 +96,8 @@ class Booted:
     """How often calls were begun that were begun more than once, by their opening's seq."""
     deadline_at: str | None = None
     """When the run is to be over, at the latest."""
+    before: RunMeta | None = None
+    """The row as it was before this segment, if there was one."""
 
 
 class BeingCancelled:
@@ -252,6 +254,7 @@ def _go_on(
         unsettled=boots.died,
         attempts=attempts(state.entries),
         deadline_at=deadline_of(start, state.entries),
+        before=state.meta,
     )
 
 

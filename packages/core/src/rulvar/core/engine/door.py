@@ -348,19 +348,27 @@ class Door:
         with self._appending:
             self._sealed = self._sealed or why
 
-    def let_go(self, why: str, now: str, *, blocked: Blocked | None = None) -> None:
+    def let_go(
+        self,
+        why: str,
+        now: str,
+        *,
+        blocked: Blocked | None = None,
+        waits: bool = False,
+        wake_at: str | None = None,
+    ) -> None:
         """Let nothing through any more, and say in the row that the segment ended in order.
 
-        ``blocked`` is what keeps the present code from going on with the run. Works on a door
-        that a failed append has latched, too. Raises as `put_meta` does.
+        ``blocked`` is what keeps the present code from going on with the run; with ``waits`` it
+        is suspended as before, until ``wake_at``. Works on a door that a failed append has
+        latched, too. Raises as `put_meta` does.
         """
         self.close_for(why)
         meta = self._meta
         if meta is None or self.segment is None or meta.status != "running":
             return
-        self._put_meta(
-            replace(meta, updated_at=now, stopped=self.segment, blocked=blocked or meta.blocked)
-        )
+        row = replace(meta, updated_at=now, stopped=self.segment, blocked=blocked or meta.blocked)
+        self._put_meta(replace(row, status="suspended", wake_at=wake_at) if waits else row)
 
     def settle(self, draft: JournalEntry | None, meta: RunMeta) -> JournalEntry | None:
         """Append the settle, if there is one to append, and replace the row, in this order.

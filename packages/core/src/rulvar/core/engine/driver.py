@@ -289,11 +289,22 @@ async def _raise_what_failed(segment: Segment) -> None:
 
 
 def _record_block(segment: Segment, booted: Booted, error: NonDeterminismError) -> None:
-    """Say in the row why this code cannot go on, and let the run go in order."""
+    """Say in the row why this code cannot go on, and let the run go in order.
+
+    The run is what it was: one that waited for something is suspended as before.
+    """
     door, now = segment.door, format_time(segment.parts.clock.now_ms())
     blocked = blocked_by(door.meta, error, segment.parts.code(booted.workflow), now)
     segment.tell("run.blocked", name=booted.workflow.name, detail=blocked.reason)
-    door.let_go("its journal cannot be replayed by this code", now, blocked=blocked)
+    before = booted.before
+    waits = before is not None and before.status == "suspended"
+    door.let_go(
+        "its journal cannot be replayed by this code",
+        now,
+        blocked=blocked,
+        waits=waits,
+        wake_at=before.wake_at if before is not None else None,
+    )
 
 
 def _deleted(segment: Segment) -> RunCancelledError:
