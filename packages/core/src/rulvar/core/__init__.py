@@ -1,12 +1,7 @@
 """Durable runs with fenced ownership: the front door of ``rulvar-core``.
 
-Reading order for a newcomer:
-
-1. `rulvar.core.records`: the values that cross the store contract;
-2. `rulvar.core.spi`: what a store promises, method by method;
-3. `rulvar.core.testing.reference`: the whole contract in the simplest code;
-4. `rulvar.core.engine`: how a run survives its worker;
-5. any store.
+CONTRIBUTING.md has the reading order and says where each kind of change goes;
+docs/contract.md is what is promised.
 
 What applications use comes first: `open_stores`, `assert_fenced_writes`, `workflow`,
 `Engine`, `Worker`. Store authors need the protocols, `check_record` and its kin,

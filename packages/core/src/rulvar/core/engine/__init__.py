@@ -1,9 +1,6 @@
 """The engine: replays a body from its journal and performs what is new, under a lease.
 
-Read in this order: `replay` (what the journal says about the next call, no I/O), `context`
-(what a body calls), `segment` (one live execution), `driver` (acquire, boot, body, settle,
-release), `ownership` (who owns the run) and `door` (every mutation). `surfaces` is the only
-module that calls a mutating store method; `bridge` is where asyncio meets threads.
+CONTRIBUTING.md has the reading order, and follows one step from `ctx.step` to the commit.
 """
 
 from __future__ import annotations
