@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 register()
 _SMALL = Plan.of()
 _TINY = Bounds(owners=2, epochs=2, flights=0)
+_TWO = replace(_TINY, runs=2)
 _TINIEST = replace(_TINY, epochs=1)
 
 
@@ -84,6 +85,8 @@ def test_the_redundant_guards_change_nothing_and_every_guard_has_an_id_of_its_ow
 _BREAKS: dict[str, tuple[Off, Bounds]] = {
     "superseded-changes-nothing": (frozenset({("asks", "append")}), _TINY),
     "only-the-live-lease-lands": (frozenset({("ended", "append")}), _TINY),
+    "a-seizure-over-a-lease-takes-that-one": (frozenset({("run", "seize")}), _TWO),
+    "renew-all-is-each-renewal": (frozenset({("rest", "renew_all")}), _TINY),
     "epochs-grow-for-ever": (frozenset({("tombstone", "delete")}), _TINY),
     "one-holder": (frozenset({("own", "acquire")}), _TINY),
     "refused-changes-nothing": (frozenset({("first", "put_meta")}), _TINY),
@@ -207,7 +210,11 @@ _CAUGHT = (
     "reference-fence-names-dead-holder",
     "reference-get-lease-calls-dead-live",
     "reference-raise-epoch-lowers",
+    "reference-renew-all-hides-refusals",
+    "reference-renew-all-renews-nothing",
+    "reference-renew-all-stops",
     "reference-renew-does-nothing",
+    "reference-seize-over-live-alone",
     "sqlite-append-fenced-by-owner",
     "sqlite-blob-before-fence",
     "sqlite-epoch-in-lease-row",
@@ -234,6 +241,8 @@ def test_a_broken_store_is_caught_by_the_replay(name: str) -> None:
         ("reference-release-by-run", "release:asks"),
         ("reference-delete-loses-tombstone", "delete:tombstone"),
         ("reference-acquire-reentrant", "acquire:own"),
+        ("reference-renew-all-hides-refusals", "renew_all:tells"),
+        ("reference-seize-over-live-alone", "seize:expired"),
         ("reference-fence-ignores-owner", "append:owner"),
         ("sqlite-blob-before-fence", "put_blob:first"),
     ],

@@ -11,14 +11,22 @@ from typing import TYPE_CHECKING, cast
 
 from rulvar.conformance.actors import record
 from rulvar.conformance.protocol.hours import LEASE_TTL_MS
-from rulvar.conformance.protocol.state import ABSENT, EXPIRED, OWNERS, RUNS, STALE, Answer
+from rulvar.conformance.protocol.state import (
+    ABSENT,
+    EXPIRED,
+    OWNERS,
+    RENEWED,
+    RUNS,
+    STALE,
+    Answer,
+)
 from rulvar.conformance.state import RunState, read_run
 from rulvar.core.errors import JournalOrderViolation, LeaseHeldError
 from rulvar.core.records import Lease, RunMeta
 from rulvar.core.wire import encode_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rulvar.conformance.actors import FullJournal, FullTranscripts
     from rulvar.conformance.protocol.hours import Hours
@@ -78,7 +86,9 @@ class Trace:
             if row is not None:
                 self._hour[action.run] = self._since[action.run] + self._hours.ages()[row.age]
             return None
-        about = action.run if action.lease is None else action.lease.run
+        about = action.run
+        if action.lease is not None and action.call != "seize":
+            about = action.lease.run
         self._now = self._hours.set(self._hour[about])
         got, words, write = self._call(action, answer)
         if got != answer:
@@ -106,6 +116,8 @@ class Trace:
             if isinstance(value, Lease):
                 return *self._granted(action, expected, value), write
             got = Answer("landed")
+            if action.call == "renew_all":
+                got = self._each(action, cast("Sequence[LeaseHeldError]", value))
         return got, answer_in_words(got), write
 
     def _holder(self, run: int) -> str | None:
@@ -113,9 +125,8 @@ class Trace:
         return lease[0] if lease is not None and self._live[run] else None
 
     def _granted(self, action: Action, expected: Answer, lease: Lease) -> tuple[Answer | None, str]:
-        owner = action.actor if action.lease is None else action.lease.owner
         words = f"granted {lease}"
-        if (lease.run_id, lease.owner) != (self._ids[action.run], OWNERS[owner]):
+        if (lease.run_id, lease.owner) != (self._ids[action.run], OWNERS[action.grantee]):
             return None, words
         epochs = self._epochs[action.run]
         if lease.epoch <= max(epochs.values()):
@@ -123,6 +134,15 @@ class Trace:
         if expected.word == "granted":
             epochs[expected.epoch] = lease.epoch
         return Answer("granted", epoch=expected.epoch), words
+
+    def _each(self, action: Action, refusals: Sequence[LeaseHeldError]) -> Answer:
+        """Return what a renewal of many says of each lease; refusals come in their order."""
+        left = list(refusals)
+        said = []
+        for value in action.leases:
+            refused = bool(left) and left[0].offered == self._lease(value)
+            said.append(left.pop(0).reason if refused else RENEWED)
+        return Answer("landed", reason=", ".join((*said, *(each.reason for each in left))))
 
     def _made(  # noqa: PLR0911 - one return for each call
         self, action: Action, there: RunState
@@ -166,8 +186,13 @@ class Trace:
         if action.call == "raise_epoch":
             at_least = self._epoch(action.run, action.more)
             return lambda: journal.raise_epoch(run_id, at_least)
+        owner = OWNERS[action.actor]
+        if action.call == "seize" and lease is not None:
+            return lambda: journal.seize(run_id, owner, over=lease)
+        if action.call == "renew_all":
+            leases = [self._lease(value) for value in action.leases]
+            return lambda: journal.renew_all(leases)
         if lease is None:
-            owner = OWNERS[action.actor]
             return lambda: getattr(journal, action.call)(run_id, owner)
         return lambda: getattr(journal, action.call)(lease)
 
@@ -193,12 +218,12 @@ class Trace:
         run = action.run
         expires_at = self._now + LEASE_TTL_MS
         if answer.word == "granted":
-            owner = action.actor if action.lease is None else action.lease.owner
-            held = (OWNERS[owner], self._epochs[run][answer.epoch], expires_at)
+            held = (OWNERS[action.grantee], self._epochs[run][answer.epoch], expires_at)
             self._there[run] = replace(self._there[run], lease=held)
             self._since[run] = self._hour[run]
         elif answer.word == "landed":
-            if action.call == "renew" and left.lease is not None:
+            renews = action.call == "renew" or RENEWED in answer.reason
+            if renews and left.lease is not None:
                 left = replace(left, lease=(*left.lease[:2], expires_at))
                 self._since[run] = self._hour[run]
             elif action.call in {"release", "raise_epoch"}:

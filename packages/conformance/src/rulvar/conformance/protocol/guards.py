@@ -57,17 +57,22 @@ FENCE: dict[str, tuple[str, str]] = {
 }
 """The guards of the fence: what each keeps, and what is left without it."""
 
-_ABOUT_A_LEASE = ("renew", "release", "revive")
-_NOT_OF_REVIVE = ("expiry", "ended", "first", "tells")
+_FENCED = (*MUTATIONS, "renew_all", "revive", "seize")
+_ABOUT_A_LEASE = ("renew", "renew_all", "release", "revive")
+_NOT_OF = {
+    "revive": ("expiry", "ended", "first", "tells"),
+    # Over an expired lease it is granted; a refusal is raised before anything is written.
+    "seize": ("expiry", "first", "tells"),
+}
 
 
 def _table() -> list[Guard]:
     found = []
     for name, (keeps, without) in FENCE.items():
-        for call in (*MUTATIONS, "revive"):
+        for call in _FENCED:
             if name == "run" and call in _ABOUT_A_LEASE:
                 continue  # the lease is their only argument: it names the run
-            if call == "revive" and name in _NOT_OF_REVIVE:
+            if name in _NOT_OF.get(call, ()):
                 continue
             found.append(
                 Guard(
@@ -92,9 +97,12 @@ _ALONE = (
         "tombstone", "grant", "a grant counts from the tombstone", "it counts from the lease row"
     ),
     Guard("live", "revive", "a live lease is not revived", "its holder is granted the next"),
+    Guard("expired", "seize", "an expired lease can be seized", "only a live one can be"),
     Guard("order", "append", "the seq is above the tail", "any seq lands"),
     Guard("last", "append", "the fence comes before the seq", "the seq is looked at first"),
     Guard("extends", "renew", "a renewal moves the expiry", "it is accepted and moves nothing"),
+    Guard("extends", "renew_all", "it moves each live expiry", "it is accepted and moves nothing"),
+    Guard("rest", "renew_all", "a dead lease hinders no other", "it stops at the first dead one"),
     Guard("ends", "release", "a release ends the lease", "it is accepted and ends nothing"),
     *(
         guard
@@ -126,7 +134,7 @@ _ALONE = (
 
 REDUNDANT: tuple[Guard, ...] = tuple(
     guard
-    for call in (*MUTATIONS, "revive")
+    for call in _FENCED
     for guard in (
         Guard(
             "known",

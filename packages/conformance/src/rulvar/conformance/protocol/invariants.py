@@ -13,7 +13,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from rulvar.conformance.protocol.state import ABSENT, EXPIRED, MUTATIONS, NOBODY, STALE, LeaseRow
+from rulvar.conformance.protocol.state import (
+    ABSENT,
+    EXPIRED,
+    MUTATIONS,
+    NOBODY,
+    RENEWED,
+    STALE,
+    LeaseRow,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,8 +63,7 @@ class Truth(NamedTuple):
     def after(self, action: Action, answer: Answer) -> Truth:
         """Return the truth after an answered action on this run."""
         if answer.word == "granted":
-            owner = action.actor if action.lease is None else action.lease.owner
-            return Truth(max(self.high, answer.epoch), (owner, answer.epoch), 0)
+            return Truth(max(self.high, answer.epoch), (action.grantee, answer.epoch), 0)
         if answer.word == "passed":
             return self._replace(age=min(EXPIRED, max(0, self.age + action.more)))
         if answer.word != "landed":
@@ -65,7 +72,8 @@ class Truth(NamedTuple):
             return Truth(max(self.high, action.more))
         if action.call in {"release", "delete", "delete_whole_run"}:
             return Truth(self.high)
-        return self._replace(age=0) if action.call == "renew" else self
+        renewed = action.call == "renew" or any(self.lets(lease) for lease in action.leases)
+        return self._replace(age=0) if renewed else self
 
 
 def begin_truth(runs: int) -> tuple[Truth, ...]:
@@ -111,13 +119,21 @@ class Invariant(NamedTuple):
     of_change: bool = False
 
 
-def due(moment: Moment) -> str:  # noqa: PLR0911 - one return for each reason
+def due(moment: Moment) -> str:
     """Return the reason that the lease is to be refused with, in the contract's order, or ''."""
-    lease, truth = moment.action.lease, moment.truth
+    lease = moment.action.lease
     if lease is None:
         return ""
     if lease.run != moment.action.run:
         return "foreign-run"
+    why = _why(moment.truth, lease)
+    if moment.action.call == "seize":
+        return "" if why in {"", "expired"} else "superseded"
+    return why
+
+
+def _why(truth: Truth, lease: LeaseValue) -> str:
+    """Return why a lease of this run is dead, or ''."""
     if lease.epoch > truth.high:
         return "unknown"
     if lease.epoch < truth.high:
@@ -145,6 +161,23 @@ def _only_live(moment: Moment) -> bool:
     if lease is None or not moment.judged():
         return True
     return lease.run == moment.action.run and moment.truth.lets(lease)
+
+
+def _over_the_present(moment: Moment) -> bool:
+    over = moment.action.lease
+    return moment.action.call != "seize" or over is None or not due(moment)
+
+
+def _each_renewed(moment: Moment) -> bool:
+    if moment.action.call != "renew_all":
+        return True
+    truth = moment.truth
+    before, after = moment.runs()
+    said = [_why(truth, lease) or RENEWED for lease in moment.action.leases]
+    row = before.row
+    if RENEWED in said and truth.holder is not None:
+        row = LeaseRow(*truth.holder, 0)
+    return moment.answer.reason == ", ".join(said) and after == before._replace(row=row)
 
 
 def _epochs_grow(moment: Moment) -> bool:
@@ -183,6 +216,8 @@ def _free_is_granted(moment: Moment) -> bool:
     free = not moment.truth.live()
     if moment.action.call == "revive":
         free = due(moment) == "expired"
+    elif moment.action.call == "seize":
+        free = not due(moment)
     elif moment.action.call != "acquire":
         return True
     return not free
@@ -252,6 +287,19 @@ INVARIANTS: tuple[Invariant, ...] = (
         words=("landed",),
     ),
     Invariant(
+        "a-seizure-over-a-lease-takes-that-one",
+        "seize over a lease grants only while exactly that lease is the run's present one",
+        _over_the_present,
+        words=("granted",),
+    ),
+    Invariant(
+        "renew-all-is-each-renewal",
+        "renew_all renews each live lease, refuses each dead one with its reason, and no dead one "
+        "hinders another",
+        _each_renewed,
+        words=("landed",),
+    ),
+    Invariant(
         "epochs-grow-for-ever",
         "an epoch is granted that is above every one that the run ever had: after release, "
         "expiry, deletion, recreation and raise_epoch",
@@ -311,7 +359,8 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "a-free-run-is-granted",
-        "acquire grants a run that nobody holds, and revive an expired lease that nobody took",
+        "acquire grants a run that nobody holds, revive an expired lease that nobody took, and "
+        "seize the run of the present lease",
         _free_is_granted,
         words=("refused",),
     ),

@@ -1,7 +1,8 @@
 """Who may do what next: every action that is worth a try in a state.
 
 An owner tries every call with every lease that it was ever granted, and with two forged ones:
-its own name under the run's highest epoch, and under the one above. Which process makes the
+its own name under the run's highest epoch, and under the one above; in `renew_all` all of
+them at once. A seizure is tried over every lease that anybody was granted. Which process makes the
 call is of no account to a store, which sees the lease alone; so no owner tries another's.
 
 Three things are left out because they add nothing. Owners are alike: the second is let in when
@@ -20,6 +21,7 @@ from rulvar.conformance.protocol.state import (
     CLOCK,
     EXPIRED,
     OPERATOR,
+    RENEWED,
     STALE,
     WRITES,
     Action,
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["moves"]
 
-_ABOUT_A_LEASE: tuple[Call, ...] = ("renew", "release", "revive")
+_OF_HOLDERS: tuple[Call, ...] = ("renew", "release", "revive")
 
 
 def moves(state: State, bounds: Bounds, off: Off = SOUND) -> Iterator[Action]:
@@ -44,8 +46,7 @@ def moves(state: State, bounds: Bounds, off: Off = SOUND) -> Iterator[Action]:
         if state.flying[owner] is not None:
             yield from _ends_of_flight(state, owner)
             continue
-        for call, run, lease, more in _calls(state, owner, bounds):
-            action = Action(call, owner, run, lease, more)
+        for action in _calls(state, owner, bounds):
             yield action
             if may_begin and _passes(state, action, off):
                 yield action._replace(phase="begin")
@@ -86,31 +87,45 @@ def _offers(state: State, owner: int, *, forged: bool) -> Iterator[LeaseValue]:
     yield LeaseValue(0, owner, high + 1)
 
 
-def _calls(
-    state: State, owner: int, bounds: Bounds
-) -> Iterator[tuple[Call, int, LeaseValue | None, int]]:
-    made = bounds.calls
+def _calls(state: State, owner: int, bounds: Bounds) -> Iterator[Action]:
+    """Return every call that an owner may make, as one unit."""
+    offered = tuple(_offers(state, owner, forged=bounds.forged))
+    for action in (*_grants(state, owner, offered), *_mutations(state, owner, offered)):
+        if action.call in bounds.calls:
+            yield action
+
+
+def _grants(state: State, owner: int, offered: tuple[LeaseValue, ...]) -> Iterator[Action]:
     for run in range(len(state.runs)):
-        if "acquire" in made:
-            yield "acquire", run, None, 0
-    if "seize" in made:
-        yield "seize", 0, None, 0
-    for lease in _offers(state, owner, forged=bounds.forged):
+        yield Action("acquire", owner, run)
+    yield Action("seize", owner, 0)
+    # Whoever finds a dead owner names that one's lease.
+    known = {lease for leases in state.known for lease in leases}
+    for over in sorted(known.union(offered)):
+        yield Action("seize", owner, 0, over)
+
+
+def _mutations(state: State, owner: int, offered: tuple[LeaseValue, ...]) -> Iterator[Action]:
+    for lease in offered:
         for call in WRITES:
-            if call in made:
-                yield call, 0, lease, 0
-        if state.runs[0].journal and "append" in made:
-            yield "append", 0, lease, STALE
-        for call in _ABOUT_A_LEASE:
-            if call in made and (lease.run == 0 or call == "release"):
-                yield call, lease.run, lease, 0
+            yield Action(call, owner, 0, lease)
+        if state.runs[0].journal:
+            yield Action("append", owner, 0, lease, STALE)
+        for call in _OF_HOLDERS:
+            if lease.run == 0 or call == "release":
+                yield Action(call, owner, lease.run, lease)
+    batch = tuple(lease for lease in offered if lease.run == 0)
+    if batch:
+        yield Action("renew_all", owner, 0, leases=batch)
 
 
 def _passes(state: State, action: Action, off: Off) -> bool:
     """Whether a call that begins now passes its check now."""
-    if action.more == STALE or action.call == "seize" or action.run:
+    if action.more == STALE or action.run or (action.call == "seize" and action.lease is None):
         return False
-    if action.call in {"acquire", "revive"}:
+    if action.call == "renew_all":
+        return RENEWED in step(state, action, off)[1].reason
+    if action.call in {"acquire", "revive", "seize"}:
         return step(state, action, off)[1].word == "granted"
     if action.lease is None:
         return False

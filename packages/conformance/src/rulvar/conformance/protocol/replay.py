@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Difference", "Replay", "Stage", "sound_steps"]
 
-_OPTIONAL: tuple[Call, ...] = ("seize", "revive", "raise_epoch", "delete_whole_run")
+_OPTIONAL: tuple[Call, ...] = ("seize", "revive", "raise_epoch", "renew_all", "delete_whole_run")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["as_json", "interleavings", "page"]
 
-_COLUMNS = (*MUTATIONS, "revive")
+_COLUMNS = (*MUTATIONS, "renew_all", "revive", "seize")
 _HEADS = {"delete_whole_run": "whole", "delete_blob": "blob del", "put_blob": "blob put"}
+_HEADS |= {"renew_all": "all", "seize": "over"}
 
 
 def page(done: Survey) -> str:

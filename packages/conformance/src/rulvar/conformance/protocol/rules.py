@@ -18,6 +18,7 @@ from rulvar.conformance.protocol.state import (
     ABSENT,
     EXPIRED,
     NOBODY,
+    RENEWED,
     STALE,
     Answer,
     LeaseRow,
@@ -95,8 +96,11 @@ def _with_run(state: State, run: int, changed: Run) -> State:
 def _begin(state: State, action: Action, off: Off) -> tuple[State, Answer]:
     there = state.runs[action.run]
     if ("unit", action.call) in off:
-        if action.call in {"acquire", "revive"}:
+        if action.call in {"acquire", "revive", "seize"}:
             action = action._replace(more=there.high + 1)
+        elif action.call == "renew_all":
+            passed = (each for each in action.leases if not _why(state, action, each, off))
+            action = action._replace(leases=tuple(passed))
         elif action.call == "raise_epoch":
             action = action._replace(more=max(there.high, action.more))
     state = _with_flight(state, action.actor, action._replace(phase="call"))
@@ -107,18 +111,10 @@ def _begin(state: State, action: Action, off: Off) -> tuple[State, Answer]:
 
 def _perform(state: State, action: Action, off: Off, *, asks: bool) -> tuple[State, Answer]:
     """Make the call; without ``asks`` its check was made before, and only the write is left."""
-    call = action.call
-    if call == "time":
+    if action.call == "time":
         return _let_time_pass(state, action), _PASSED
-    if call == "acquire":
-        return _acquire(state, action, off, asks=asks)
-    if call == "seize":
-        return _grant(state, action, off)
-    if call == "revive":
-        return _revive(state, action, off, asks=asks)
-    if call == "raise_epoch":
-        return _raise_epoch(state, action, off, asks=asks), _LANDED
-    return _mutate(state, action, off, asks=asks)
+    perform = _OTHERS.get(action.call, _mutate)
+    return perform(state, action, off, asks=asks)
 
 
 def _let_time_pass(state: State, action: Action) -> State:
@@ -160,6 +156,18 @@ def _revive(state: State, action: Action, off: Off, *, asks: bool) -> tuple[Stat
     return state, Answer("refused", reason=reason)
 
 
+def _seize(state: State, action: Action, off: Off, *, asks: bool) -> tuple[State, Answer]:
+    if not asks:
+        return _grant(state, action, off, noted=action.more)
+    over = action.lease
+    if over is None or ("asks", "seize") in off:
+        return _grant(state, action, off)
+    reason = verdict(state, action.run, over, "seize", off)
+    if not reason or (reason == "expired" and ("expired", "seize") not in off):
+        return _grant(state, action, off)
+    return state, Answer("refused", reason=reason if reason == "foreign-run" else "superseded")
+
+
 def _grant(state: State, action: Action, off: Off, *, noted: int = 0) -> tuple[State, Answer]:
     there = state.runs[action.run]
     epoch = noted or there.high + 1
@@ -167,8 +175,7 @@ def _grant(state: State, action: Action, off: Off, *, noted: int = 0) -> tuple[S
         epoch = (there.row.epoch if there.row is not None else 0) + 1
     elif ("next", "grant") in off:
         epoch = max(there.high, 1)
-    # A lease keeps its owner string, whoever offers it.
-    owner = action.actor if action.lease is None else action.lease.owner
+    owner = action.grantee
     state = _with_run(state, action.run, there._replace(high=epoch, row=LeaseRow(owner, epoch, 0)))
     lease = LeaseValue(action.run, owner, epoch)
     known = list(state.known)
@@ -176,13 +183,13 @@ def _grant(state: State, action: Action, off: Off, *, noted: int = 0) -> tuple[S
     return state._replace(known=tuple(known)), Answer("granted", epoch=epoch)
 
 
-def _raise_epoch(state: State, action: Action, off: Off, *, asks: bool) -> State:
+def _raise_epoch(state: State, action: Action, off: Off, *, asks: bool) -> tuple[State, Answer]:
     there = state.runs[action.run]
     high = action.more
     if asks and ("floor", "raise_epoch") not in off:
         high = max(there.high, action.more)
     row = there.row if ("ends", "raise_epoch") in off else None
-    return _with_run(state, action.run, there._replace(high=high, row=row))
+    return _with_run(state, action.run, there._replace(high=high, row=row)), _LANDED
 
 
 # --- mutations ------------------------------------------------------------------------------
@@ -204,6 +211,27 @@ def _mutate(state: State, action: Action, off: Off, *, asks: bool) -> tuple[Stat
     if disordered:
         return state, _OUT_OF_ORDER
     return _write(state, action, off), _LANDED
+
+
+def _why(state: State, action: Action, lease: LeaseValue, off: Off) -> str:
+    return (
+        "" if ("asks", action.call) in off else verdict(state, lease.run, lease, action.call, off)
+    )
+
+
+def _renew_all(state: State, action: Action, off: Off, *, asks: bool) -> tuple[State, Answer]:
+    """Renew each live lease; a dead one is refused, and hinders no other."""
+    said = []
+    for lease in action.leases:
+        reason = _why(state, action, lease, off) if asks else ""
+        if not reason or ("first", "renew_all") in off:
+            there = state.runs[lease.run]
+            row = _renewed(there, lease, off, call="renew_all")
+            state = _with_run(state, lease.run, there._replace(row=row))
+        said.append("" if ("tells", "renew_all") in off else reason)
+        if reason and ("rest", "renew_all") in off:
+            break
+    return state, Answer("landed", reason=", ".join(why or RENEWED for why in said))
 
 
 def _write(state: State, action: Action, off: Off) -> State:
@@ -243,7 +271,16 @@ def _deleted(there: Run, call: Call, off: Off) -> Run:
     )
 
 
-def _renewed(there: Run, lease: LeaseValue, off: Off) -> LeaseRow:
-    if ("extends", "renew") in off and there.row is not None:
+def _renewed(there: Run, lease: LeaseValue, off: Off, *, call: Call = "renew") -> LeaseRow:
+    if ("extends", call) in off and there.row is not None:
         return there.row
     return LeaseRow(lease.owner, lease.epoch, 0)
+
+
+_OTHERS = {
+    "acquire": _acquire,
+    "seize": _seize,
+    "revive": _revive,
+    "raise_epoch": _raise_epoch,
+    "renew_all": _renew_all,
+}

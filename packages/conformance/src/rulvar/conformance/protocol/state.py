@@ -21,6 +21,7 @@ __all__ = [
     "NOBODY",
     "OPERATOR",
     "OWNERS",
+    "RENEWED",
     "RUNS",
     "STALE",
     "WRITES",
@@ -43,6 +44,7 @@ Call = Literal[
     "delete",
     "delete_whole_run",
     "renew",
+    "renew_all",
     "release",
     "revive",
     "acquire",
@@ -75,6 +77,9 @@ CLOCK = -2
 STALE = 1
 EXPIRED = 2
 """The age of a lease in halves of its time to live: 0 and 1 are live."""
+
+RENEWED = "renewed"
+"""What a `renew_all` says of a lease that it has not refused."""
 
 ABSENT = -1
 NOBODY = 0
@@ -118,6 +123,8 @@ class Run(NamedTuple):
 class Action(NamedTuple):
     """One step of the interleaving: ``actor`` does something, or the clock moves.
 
+    ``lease`` is the one that is offered, for `seize` the one that it is over; ``leases`` are
+    those of a `renew_all`.
     ``more`` is `STALE` for an append whose seq is the tail's; what `raise_epoch` asks for; how
     many halves of a time to live pass (below 0: the clock is set back). A call in flight whose
     two steps are not one unit keeps there what its first step read.
@@ -129,10 +136,19 @@ class Action(NamedTuple):
     lease: LeaseValue | None = None
     more: int = 0
     phase: Phase = "call"
+    leases: tuple[LeaseValue, ...] = ()
+
+    @property
+    def grantee(self) -> int:
+        """Whom a grant is for: a revived lease keeps its owner, whoever offers it."""
+        return self.lease.owner if self.call == "revive" and self.lease is not None else self.actor
 
 
 class Answer(NamedTuple):
-    """What came back: a grant with its epoch, a refusal with its reason, or neither."""
+    """What came back: a grant with its epoch, a refusal with its reason, or neither.
+
+    The reason of a landed `renew_all` says of each lease, in order, why it was refused.
+    """
 
     word: Literal["granted", "landed", "refused", "out of order", "begun", "died", "passed"]
     epoch: int = 0
@@ -169,7 +185,7 @@ class Bounds:
     flights: int = 1
     forged: bool = True
     calls: frozenset[Call] = frozenset(
-        (*MUTATIONS, "revive", "acquire", "seize", "raise_epoch", "time")
+        (*MUTATIONS, "renew_all", "revive", "acquire", "seize", "raise_epoch", "time")
     )
 
     def start(self) -> State:

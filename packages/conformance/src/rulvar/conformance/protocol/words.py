@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rulvar.conformance.protocol.explore import Counterexample
     from rulvar.conformance.protocol.replay import Difference
     from rulvar.conformance.protocol.rules import Off
-    from rulvar.conformance.protocol.state import Action, Answer, Run, State
+    from rulvar.conformance.protocol.state import Action, Answer, LeaseValue, Run, State
 
 __all__ = ["action_in_words", "difference_lines", "step_lines", "story", "wrapped"]
 
@@ -51,14 +51,20 @@ def action_in_words(action: Action, off: Off = SOUND) -> str:
         words += " at the tail's seq"
     if action.run:
         words += f" of {RUNS[action.run]}"
-    if action.lease is not None:
+    if action.leases:
+        words += " of " + ", ".join(_lease(lease) for lease in action.leases)
+    elif action.lease is not None:
         lease = action.lease
         of = f" of {RUNS[lease.run]}" if lease.run != action.run else ""
-        words += f" under ({OWNERS[lease.owner]}, epoch {lease.epoch}){of}"
+        words += f" {'over' if action.call == 'seize' else 'under'} {_lease(lease)}{of}"
     elif action.actor == OPERATOR and action.call != "raise_epoch":
         words += " without a lease"
     in_two = ("unit", action.call) in off
     return words + (_IN_TWO if in_two else _AS_ONE)[action.phase]
+
+
+def _lease(lease: LeaseValue) -> str:
+    return f"({OWNERS[lease.owner]}, epoch {lease.epoch})"
 
 
 def step_lines(
