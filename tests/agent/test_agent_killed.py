@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROCESS = Path(__file__).with_name("killed_agent.py")
 CALLS = 8
 """find_files, a count for each of five files, the sum, the answer."""

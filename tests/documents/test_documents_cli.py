@@ -7,9 +7,12 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_the_page_of_the_command_line_is_up_to_date() -> None:
     script = ROOT / "scripts" / "gen_cli_docs.py"
     done = subprocess.run(

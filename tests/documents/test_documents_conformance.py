@@ -32,6 +32,7 @@ def test_every_clause_that_the_guide_names_is_one() -> None:
     assert named <= known
 
 
+@pytest.mark.slow
 def test_the_script_of_the_guide_certifies_a_store(tmp_path: Path) -> None:
     script, _ = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     # A family is enough to see that it works; the whole kit takes a minute.
@@ -51,6 +52,7 @@ def test_the_script_of_the_guide_certifies_a_store(tmp_path: Path) -> None:
     assert "passed what was asked for" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_class_of_the_guide_is_collected(tmp_path: Path) -> None:
     _, cases = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     script = cases.replace("import pytest\n", "import pytest\nfrom certify_acme import open_acme\n")

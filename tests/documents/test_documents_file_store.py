@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
 from rulvar.core.records import JournalRecord, RunMeta
 from rulvar.stores.file import FileStores
 from rulvar.stores.file.lines import DamageKind
@@ -50,6 +52,7 @@ def test_every_kind_of_damage_is_named() -> None:
     assert set(re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE)) == set(get_args(DamageKind))
 
 
+@pytest.mark.slow
 def test_the_commands_work_as_they_stand(tmp_path: Path) -> None:
     fill(tmp_path / "runs")
     journal = tmp_path / "runs" / "journals" / "order-17.jsonl"

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "first_workflow.py"
 README = (ROOT / "README.md").read_text("utf-8")
@@ -18,6 +20,7 @@ def test_the_readme_shows_the_example_as_it_is() -> None:
     assert shown == [EXAMPLE.read_text("utf-8")]
 
 
+@pytest.mark.slow
 def test_the_example_runs_each_step_once(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_bytes(b"1234")
     (tmp_path / "two.txt").write_bytes(b"123456")

@@ -13,6 +13,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 ROOT_TABLE = """

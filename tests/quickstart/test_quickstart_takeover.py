@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "examples" / "quickstart" / "quickstart.py"
 SURFACES = ("append", "meta", "blob put", "blob delete", "renew", "release", "run delete")

@@ -20,6 +20,8 @@ from rulvar.core import open_stores
 if TYPE_CHECKING:
     from rulvar.core.records import RunMeta
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("replay_process.py")
 
 

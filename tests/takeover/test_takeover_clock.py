@@ -96,6 +96,7 @@ def test_ten_ttls_of_sleep_with_nobody_around_are_no_loss(tmp_path: Path, world:
         assert "lease.lost" not in {event.kind for event in heard}
 
 
+@pytest.mark.slow
 def test_a_real_takeover_is_noticed_within_one_renewal(tmp_path: Path, world: World) -> None:
     ttl_ms = 3_000
     renewal_seconds = ttl_ms / 3 / 1000

@@ -143,6 +143,7 @@ def test_of_two_workers_that_see_a_death_one_goes_on_at_once(folder: Path) -> No
     assert not [line for line in said if line.startswith("SupersededError")], said
 
 
+@pytest.mark.slow
 def test_a_frozen_holder_is_waited_for(folder: Path) -> None:
     assert folder.exists()
     with victim("r") as there, open_stores(url()) as stores:
@@ -164,6 +165,7 @@ def test_a_frozen_holder_is_waited_for(folder: Path) -> None:
         there.send_signal(signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_command_goes_on_with_the_run_of_a_holder_that_was_killed(folder: Path) -> None:
     assert folder.exists()
     with victim("r") as there:
@@ -179,6 +181,7 @@ def test_a_command_goes_on_with_the_run_of_a_holder_that_was_killed(folder: Path
         assert len(paid("r")) == 2
 
 
+@pytest.mark.slow
 def test_a_dead_owner_named_by_an_operator_is_found_as_well(folder: Path) -> None:
     """The readable part is the operator's; the identity is added to it."""
     assert folder.exists()

@@ -12,6 +12,8 @@ from takeover_stage import Stage, freeze_outside_a_commit
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("shop", "cook", "eat", "wash")
 
 

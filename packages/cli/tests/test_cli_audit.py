@@ -185,6 +185,7 @@ def test_blobs_are_listed_and_a_lost_one_is_status_1() -> None:
     rulvar("runs", "source", "g1", status=2)
 
 
+@pytest.mark.slow
 def test_an_audit_changes_no_byte_of_the_file_or_its_log(project: Path) -> None:
     """Left by a killed writer, with the last run still in the log; the audit closes it last."""
     rulvar("run", "greet", "--run-id", "g1")
@@ -207,6 +208,7 @@ def test_an_audit_changes_no_byte_of_the_file_or_its_log(project: Path) -> None:
         assert [path.read_bytes() for path in kept] == before, args
 
 
+@pytest.mark.slow
 def test_the_kept_source_is_shown_and_compared_with_the_present_one(project: Path) -> None:
     rulvar("run", "greet", "--run-id", "g1")
     shown = rulvar("runs", "source", "g1").stdout

@@ -147,6 +147,7 @@ def effects(folder: Path) -> list[str]:
     return (folder / "effects").read_text(encoding="utf-8").splitlines()
 
 
+@pytest.mark.slow
 def test_a_run_that_kills_its_process_in_a_step_is_not_taken_for_ever(folder: Path) -> None:
     begin(folder, {"bomb": ("bomb",), "good": ("healthy", "3")})
     deaths = supervise(["bomb", "good"], most=5)
@@ -177,6 +178,7 @@ def test_a_run_that_kills_its_process_in_a_step_is_not_taken_for_ever(folder: Pa
         assert part in text
 
 
+@pytest.mark.slow
 def test_a_body_that_ends_its_process_is_not_taken_for_ever(folder: Path) -> None:
     assert ended("run", "quits", "--run-id", "q") == 3
     supervise(["q"], most=4)
@@ -199,6 +201,7 @@ def test_three_doomed_runs_among_ten_leave_seven_that_end_ok(folder: Path) -> No
     assert sum(lines.count(f"{name} {n}") - 1 for name in good for n in range(20)) <= 4 * deaths
 
 
+@pytest.mark.slow
 def test_a_run_that_is_handed_over_by_a_signal_is_no_takeover(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +230,7 @@ def test_a_run_that_is_handed_over_by_a_signal_is_no_takeover(
     assert [each["began"] for each in tenures][2:] == ["handed-over"] * 3
 
 
+@pytest.mark.slow
 def test_an_operators_take_over_is_no_death(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RULVAR_STORE", LONG)
     begin(folder, {"p": ("patient",)})

@@ -165,6 +165,7 @@ def test_the_first_signal_ends_it_and_gives_the_lease_back(
     assert not is_held("r")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["run", "worker"])
 def test_a_hang_up_is_a_clean_end(kind: str, folder: Path) -> None:
     with at_work(kind, "waits", folder) as process:
@@ -173,6 +174,7 @@ def test_a_hang_up_is_a_clean_end(kind: str, folder: Path) -> None:
     assert not is_held("r")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("kind", ["run", "worker"])
 def test_what_was_ignored_stays_ignored(kind: str, number: signal.Signals, folder: Path) -> None:
@@ -196,6 +198,7 @@ def test_what_was_ignored_stays_ignored(kind: str, number: signal.Signals, folde
         assert process.wait(30) == (143 if kind == "run" else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["run", "worker"])
 def test_a_terminal_that_is_closed_ends_it_in_order(kind: str, folder: Path) -> None:
     command = ["run", "catches", "--run-id", "r"]
@@ -231,6 +234,7 @@ def wait_for(pid: int) -> int:
     raise AssertionError(pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flow", ["swallows", "waits"])
 @pytest.mark.parametrize("kind", ["run", "worker"])
 def test_a_second_signal_does_not_wait(kind: str, flow: str, folder: Path) -> None:
@@ -248,6 +252,7 @@ def test_a_second_signal_does_not_wait(kind: str, flow: str, folder: Path) -> No
         assert process.returncode in {-signal.SIGINT, 130}
 
 
+@pytest.mark.slow
 def test_a_step_that_leaves_fails_its_run_and_nothing_else(folder: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "run", "leaves", "--run-id", "r", "--json"],

@@ -156,6 +156,7 @@ def test_what_is_not_seen_is_not_printed(command: list[str], option: list[str]) 
             json.loads(line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workflow", ["raises", "tells", "returns"])
 def test_a_process_of_its_own_tells_no_more(project: Path, workflow: str) -> None:
     """What others print for us too: warnings, the log, the traceback of a step."""

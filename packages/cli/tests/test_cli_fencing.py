@@ -58,6 +58,7 @@ class LeakyStore(ReferenceStore):
         super().append(run_id, record)
 
 
+@pytest.mark.slow
 def test_a_fenced_pair_is_status_0(sqlite: tuple[str, str]) -> None:
     assert "fenced, as declared" in check(*sqlite, status=0).stdout
     assert document(*sqlite, status=0)["probe"] is None

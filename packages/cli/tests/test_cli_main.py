@@ -102,6 +102,7 @@ def test_every_command_has_examples_and_the_output_options() -> None:
         assert all(each.help for each in options), name
 
 
+@pytest.mark.slow
 def test_help_imports_neither_the_engine_nor_a_store() -> None:
     code = (
         "import sys\n"

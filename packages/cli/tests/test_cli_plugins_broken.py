@@ -12,6 +12,8 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 AT_IMPORT = {
     "leaves": "raise SystemExit(0)",
     "interrupts": "raise KeyboardInterrupt",

@@ -110,6 +110,7 @@ def is_held(run_id: str) -> bool:
     return lease is not None and lease.live
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_that_is_stopped_lets_its_runs_go_at_once(
     folder: Path, number: signal.Signals
@@ -161,6 +162,7 @@ def end_by_repeating(process: subprocess.Popen[str], number: signal.Signals) -> 
     raise AssertionError(number)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_a_second_signal_does_not_wait_for_a_blocked_loop() -> None:
     with rulvar("run", "stuck", "--run-id", "s1") as process:
@@ -174,6 +176,7 @@ def test_a_second_signal_does_not_wait_for_a_blocked_loop() -> None:
     assert is_held("s1")
 
 
+@pytest.mark.slow
 def test_a_worker_until_idle_ends_by_itself(folder: Path) -> None:
     for number in range(3):
         (folder / f"gate{number}").touch()
@@ -184,6 +187,7 @@ def test_a_worker_until_idle_ends_by_itself(folder: Path) -> None:
     assert (report["outcomes"], report["broken"]) == ({}, {})
 
 
+@pytest.mark.slow
 def test_a_superseded_segment_is_status_4(folder: Path) -> None:
     with rulvar("run", "gated", "--run-id", "g1", "--json") as stalled:
         wait_until_seq(stalled, "g1", 1)
@@ -197,6 +201,7 @@ def test_a_superseded_segment_is_status_4(folder: Path) -> None:
     assert (error["epoch"], error["holder"], error["holder_epoch"]) == (1, "successor", 2)
 
 
+@pytest.mark.slow
 def test_a_worker_and_a_run_do_not_take_each_others(folder: Path) -> None:
     with rulvar("run", "gated", "--run-id", "g1", "--json") as first:
         wait_until_seq(first, "g1", 1)
@@ -225,6 +230,7 @@ def on_a_terminal(*args: str) -> tuple[str, str]:
         os.close(other_end)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_the_progress_line_keeps_out_of_standard_output() -> None:
     told, shown = on_a_terminal("run", "chatty", "--run-id", "c1")
@@ -244,6 +250,7 @@ async def two_runs() -> None:
                 await engine.run(quick, run_id=run_id)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_an_audit_shows_how_far_it_is_on_a_terminal_and_nowhere_else() -> None:
     asyncio.run(two_runs())

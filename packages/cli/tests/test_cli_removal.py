@@ -122,6 +122,7 @@ def test_retain_deletes_by_age_status_and_number() -> None:
     assert left() == ["a", "c"]
 
 
+@pytest.mark.slow
 def test_retain_that_could_delete_nothing_does_not_say_that_all_is_well() -> None:
     begin("a", "b")
     apsw = pytest.importorskip("apsw")

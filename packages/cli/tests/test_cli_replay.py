@@ -86,6 +86,7 @@ def project(tmp_path: Path) -> Project:
     return project
 
 
+@pytest.mark.slow
 def test_a_deploy_is_tried_and_a_blocked_run_reads_well(project: Project) -> None:
     before = project.store()
     assert project.said("replay", "a", "f").stdout.splitlines() == [
@@ -121,6 +122,7 @@ def test_a_deploy_is_tried_and_a_blocked_run_reads_well(project: Project) -> Non
     assert "blocked" not in project.said("runs", "ls").stdout
 
 
+@pytest.mark.slow
 def test_what_programs_get(project: Project) -> None:
     project.deploy(NEW.replace('    print("x")\n', ""))
     said = json.loads(project.said("replay", "a", "f", "--json", status=1).stdout)

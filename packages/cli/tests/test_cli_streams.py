@@ -151,6 +151,7 @@ def test_a_help_whose_reader_has_gone_ends_without_a_word(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["0<&-", ">&-", "2>&-"])
 def test_a_closed_stream_is_the_null_device(project: Path, closed: str) -> None:
     command = [sys.executable, "-m", "rulvar.cli", *RUN, "--args", "-"]

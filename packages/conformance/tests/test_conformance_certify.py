@@ -14,6 +14,8 @@ from rulvar.stores.sqlite import SqliteStore
 if TYPE_CHECKING:
     from rulvar.conformance import Certificate, Home
 
+pytestmark = pytest.mark.slow
+
 FENCED = ("journal", "leasable", "fenced", "transcripts", "fenced-pair")
 
 

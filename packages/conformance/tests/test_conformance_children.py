@@ -32,6 +32,7 @@ time.sleep(1_000)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["idle", "stopped"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_child_ends_with_its_parent_also_when_it_is_stopped(how: str, number: int) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 _PROGRAM = """
 import time
 from rulvar.conformance.machine_clock import offset_ms, set_offset, true_now_ms

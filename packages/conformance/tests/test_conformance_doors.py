@@ -74,6 +74,7 @@ def test_the_module_lists_every_clause(capsys: pytest.CaptureFixture[str]) -> No
     assert [line.split()[0] for line in lines] == [clause.id for clause in catalogue()]
 
 
+@pytest.mark.slow
 def test_the_module_writes_certificate_and_badge(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,6 +126,7 @@ def test_the_command_answers_1_for_a_store_that_breaks_a_clause() -> None:
 # --- pytest ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_pytest_certifies_a_url_without_a_test_file(tmp_path: Path) -> None:
     done = _pytest(tmp_path, "--rulvar-store", URL, "-k", "A5 or boundary", "--rulvar-seed", "4")
     assert done.returncode == 0, done.stdout
@@ -132,6 +134,7 @@ def test_pytest_certifies_a_url_without_a_test_file(tmp_path: Path) -> None:
     assert "seed 4" in done.stdout
 
 
+@pytest.mark.slow
 def test_pytest_collects_the_clauses_alone_unless_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text("def test_mine(): pass\n")
     alone = _pytest(tmp_path, "--rulvar-store", URL, "-k", "A5-guard or mine")
@@ -140,6 +143,7 @@ def test_pytest_collects_the_clauses_alone_unless_files_are_named(tmp_path: Path
     assert "2 passed" in both.stdout
 
 
+@pytest.mark.slow
 def test_pytest_shows_the_timeline_of_a_failure_and_the_verdict(tmp_path: Path) -> None:
     done = _pytest(
         tmp_path, "--rulvar-store", "memory://", "--rulvar-level", "leasable", "-k", "L-exclusive"
@@ -150,12 +154,14 @@ def test_pytest_shows_the_timeline_of_a_failure_and_the_verdict(tmp_path: Path) 
     assert "NOT CONFORMANT" in done.stdout
 
 
+@pytest.mark.slow
 def test_pytest_refuses_a_store_that_nobody_provides(tmp_path: Path) -> None:
     done = _pytest(tmp_path, "--rulvar-store", "nosuch:///x")
     assert done.returncode == 4
     assert "nosuch" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_class_has_one_test_for_each_clause(tmp_path: Path) -> None:
     (tmp_path / "test_store.py").write_text(
         """
@@ -180,6 +186,7 @@ class TestStore(StoreCases):
     assert 40 < int(done.stdout.splitlines()[-1].split()[0]) <= len(ours)
 
 
+@pytest.mark.slow
 def test_without_the_option_the_plugin_imports_nothing_of_the_kit(tmp_path: Path) -> None:
     (tmp_path / "test_light.py").write_text(
         "import sys\ndef test_light():\n    assert 'rulvar.conformance.runner' not in sys.modules\n"

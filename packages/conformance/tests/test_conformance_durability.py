@@ -46,6 +46,7 @@ def test_the_clauses_that_kill_a_process_say_so() -> None:
     assert killing == {"P-killed", "P-killed-delete", "P-killed-holder"}
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_tested_and_power_loss_is_by_configuration() -> None:
     certificate = certify(FactorySubject("sqlite", open_normal), only=["P-killed-holder"])
     found = section(certificate)

@@ -64,6 +64,7 @@ def _run(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_the_script_leaves_with_0_only_when_all_were_caught() -> None:
     ended = _run("--only", "reference-renew-does-nothing", "--json")
     assert ended.returncode == 0, ended.stderr
@@ -85,6 +86,7 @@ def test_a_defect_that_is_not_caught_is_told_and_fails_the_script(
     assert "caught 0 of 1 seeded" in told
 
 
+@pytest.mark.slow
 def test_an_unknown_name_is_an_error_of_the_caller() -> None:
     ended = _run("--only", "reference-no-such")
     assert ended.returncode == 2
@@ -92,6 +94,7 @@ def test_an_unknown_name_is_an_error_of_the_caller() -> None:
     assert "--list" in ended.stderr
 
 
+@pytest.mark.slow
 def test_the_list_names_every_defect_and_how_many_there_are() -> None:
     ended = _run("--list")
     assert ended.returncode == 0, ended.stderr

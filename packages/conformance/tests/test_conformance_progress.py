@@ -104,6 +104,7 @@ def test_the_one_that_takes_longest_is_named_and_the_others_counted() -> None:
     assert f"{FIRST.id} (0.0 s) and 1 more" in shown.line()
 
 
+@pytest.mark.slow
 def test_json_is_all_that_standard_output_gets_and_progress_is_left_out_when_asked(
     tmp_path: Path,
 ) -> None:
@@ -127,6 +128,7 @@ def test_json_is_all_that_standard_output_gets_and_progress_is_left_out_when_ask
     assert quiet.stderr == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "door",
     [

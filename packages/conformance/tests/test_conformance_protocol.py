@@ -56,6 +56,7 @@ def _graph(bounds: Bounds) -> Exploration:
 # --- the model ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bounds", [replace(_TINIEST, flights=1), _TINY, replace(_TINY, epochs=1, runs=2)]
 )
@@ -66,6 +67,7 @@ def test_every_invariant_holds_in_every_state(bounds: Bounds) -> None:
     assert explored.transitions > 7_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.id)
 def test_a_missing_guard_is_shown_by_an_interleaving_that_differs_at_its_last_step(
     guard: Guard,
@@ -105,6 +107,7 @@ _BREAKS: dict[str, tuple[Off, Bounds]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("invariant", INVARIANTS + INNER, ids=lambda each: each.name)
 def test_every_invariant_can_be_broken_and_is_seen_alone(invariant: Invariant) -> None:
     off, bounds = _BREAKS[invariant.name]
@@ -183,6 +186,7 @@ def test_a_sound_store_does_as_the_model_does_and_refutes_every_counterexample(n
     assert stage.replay.transitions == _graph(_TINIEST).transitions
 
 
+@pytest.mark.slow
 def test_a_store_behind_a_url_lives_by_a_clock_that_is_moved_and_given_back() -> None:
     stage = Stage(UrlSubject("sqlite://"))
     try:
@@ -304,6 +308,7 @@ def test_a_wrong_order_is_refused_with_a_remedy(
     assert remedy in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_survey_as_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +320,7 @@ def test_the_command_prints_the_survey_as_json(
     assert told["replays"][0]["counterexamples"] == 4
 
 
+@pytest.mark.slow
 def test_a_store_that_differs_is_told_and_does_not_hold() -> None:
     plan = Plan(views=(("tiny", _TINIEST),), replayed=(_TINY,))
     broken = subject(DEFECTS["reference-renew-does-nothing"])

@@ -42,6 +42,7 @@ def test_a_check_outside_its_transaction_is_caught_every_time(name: str) -> None
     assert sum(_caught(name, seed) for seed in range(times)) == times
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("way", ["step_through", "storm"])
 @pytest.mark.parametrize("name", ["reference-append-checks-first", "sqlite-append-checks-first"])
@@ -53,6 +54,7 @@ def test_each_of_the_two_ways_catches_it_alone(
     assert _caught(name, seed)
 
 
+@pytest.mark.slow
 def test_a_sound_store_passes_both_and_says_how_often_it_was_tried() -> None:
     [result] = certify(subject(SOUND["reference"]), only=["F-append-atomic"]).results
     assert result.outcome == "passed"

@@ -50,6 +50,7 @@ def _subject(name: str) -> FactorySubject:
 # --- a store that keeps nothing ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_store_with_no_methods_passes_nothing_and_is_not_conformant() -> None:
     certificate = certify(_subject("empty"))
     assert not certificate.conformant
@@ -68,6 +69,7 @@ def test_a_store_that_implements_nothing_is_not_conformant() -> None:
     assert certificate.count("failed") + certificate.count("error") > 250
 
 
+@pytest.mark.slow
 def test_a_store_that_does_nothing_is_not_conformant() -> None:
     certificate = certify(_subject("silent"))
     assert not certificate.conformant
@@ -323,6 +325,7 @@ def test_a_clause_that_fails_in_company_is_tried_again_alone() -> None:
     assert sorted(seen) == sorted(result.clause_id for result in certificate.results)
 
 
+@pytest.mark.slow
 def test_several_at_once_find_what_one_after_the_other_finds() -> None:
     alone, together = (
         certify(_subject("sound"), only=["A5*", "F-append*", "L-*"], seed=1, jobs=jobs)
@@ -406,6 +409,7 @@ def test_a_subject_that_no_other_process_can_open_is_not_verified_there() -> Non
     assert "another process" in result.reason
 
 
+@pytest.mark.slow
 def test_the_kit_works_without_assertions() -> None:
     program = (
         "import sys; from rulvar.conformance import *; "

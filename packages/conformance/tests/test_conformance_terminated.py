@@ -37,6 +37,7 @@ with cleans_up_at_sigterm():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, -2)])
 def test_the_folder_of_a_place_goes_with_the_process_that_made_it(number: int, status: int) -> None:
     maker = subprocess.Popen(
@@ -67,6 +68,7 @@ def test_sigterm_has_its_old_handler_back_and_one_that_is_set_is_left_alone() ->
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+@pytest.mark.slow
 def test_kill_points_that_are_interrupted_end_every_workload_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

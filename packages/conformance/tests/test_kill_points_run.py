@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from rulvar.conformance.kill_points import KillPoint
     from rulvar.core import Stores
 
+pytestmark = pytest.mark.slow
+
 posix = pytest.mark.skipif(sys.platform == "win32", reason="nothing is killed on Windows")
 
 _FILE = Path(__file__).with_name("kill_points_defects.py")

@@ -290,6 +290,7 @@ class Rival:
         assert self.store.transcripts().get("rulvar-probe-0/theirs") is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [(), SEIZE, LEAN, ("fenced_writes",)])
 @pytest.mark.parametrize("does", ["stay", "come and go", "keep away"])
 @pytest.mark.parametrize("first", [0, 50])

@@ -27,6 +27,7 @@ assert "importlib_metadata" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_an_import_brings_neither_plugins_nor_the_engine() -> None:
     subprocess.run([sys.executable, "-c", IMPORT_ALONE], timeout=60, check=True)
 

@@ -90,6 +90,7 @@ def test_the_longest_ref_is_taken_and_names_its_run() -> None:
     assert run_of_ref("run/a/b") == "run"
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.text(max_size=30))
 def test_a_ref_is_taken_exactly_when_each_segment_is(text: str) -> None:

@@ -126,5 +126,6 @@ assert [w.category for w in caught] == [EphemeralStoreWarning], caught
 """
 
 
+@pytest.mark.slow
 def test_a_process_is_warned_once() -> None:
     subprocess.run([sys.executable, "-c", WARN_ONCE], timeout=60, check=True)

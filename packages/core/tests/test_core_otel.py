@@ -222,6 +222,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_without_the_extra_it_says_what_to_install() -> None:
     subprocess.run([sys.executable, "-c", WITHOUT], timeout=60, check=True)
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 GOOD = """
 from rulvar.core import Stores, hookimpl
 

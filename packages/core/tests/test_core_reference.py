@@ -341,6 +341,7 @@ raise SystemExit(os.waitstatus_to_exitcode(status))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system does not fork")
 def test_a_forked_child_is_refused_without_waiting_for_a_lock_of_the_parent() -> None:
     done = subprocess.run([sys.executable, "-c", FORK], timeout=60, check=False)

@@ -158,6 +158,7 @@ def test_an_unclosed_string_of_escaped_quotes_is_read_once() -> None:
         parse_json(text)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.recursive(
@@ -208,6 +209,7 @@ METAS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(METAS)
 def test_a_row_comes_back_with_every_member_known_and_unknown(meta: RunMeta) -> None:

@@ -36,6 +36,7 @@ HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """The categories of characters that move, turn, hide, or begin a line."""
 
 
+@pytest.mark.slow
 def test_whatever_is_not_seen_is_shown_as_an_escape() -> None:
     every = [chr(code) for code in range(sys.maxunicode + 1)]
     hidden = [each for each in every if unicodedata.category(each) in HIDDEN]
@@ -51,6 +52,7 @@ def test_whatever_is_not_seen_is_shown_as_an_escape() -> None:
     assert plain("a\tb\nc") == r"a\tb\nc"
 
 
+@pytest.mark.slow
 def test_json_with_escapes_is_json_that_means_the_same() -> None:
     every = "-".join(
         each for each in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(each) in HIDDEN

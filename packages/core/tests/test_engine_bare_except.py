@@ -305,6 +305,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_host_ends_quietly_after_such_bodies(tmp_path: Path) -> None:
     script = tmp_path / "host.py"
     script.write_text(HOST, encoding="utf-8")

@@ -52,6 +52,7 @@ def told(place: Path, module: str, *options: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_any_source_of_the_package_tells_builds_apart(tmp_path: Path) -> None:
     package(tmp_path / "a")
     package(tmp_path / "b")
@@ -65,6 +66,7 @@ def test_any_source_of_the_package_tells_builds_apart(tmp_path: Path) -> None:
     assert told(tmp_path / "a", "shop.flows.order") != one
 
 
+@pytest.mark.slow
 def test_a_package_in_an_archive_has_the_same_build_as_in_its_folder(tmp_path: Path) -> None:
     package(tmp_path / "a")
     archive = tmp_path / "app.zip"
@@ -74,6 +76,7 @@ def test_a_package_in_an_archive_has_the_same_build_as_in_its_folder(tmp_path: P
     assert told(archive, "shop.flows.order") == told(tmp_path / "a", "shop.flows.order")
 
 
+@pytest.mark.slow
 def test_a_module_by_itself_counts_alone(tmp_path: Path) -> None:
     (tmp_path / "flows.py").write_text(FLOWS, encoding="utf-8")
     one = told(tmp_path, "flows")
@@ -83,6 +86,7 @@ def test_a_module_by_itself_counts_alone(tmp_path: Path) -> None:
     assert told(tmp_path, "flows") != one
 
 
+@pytest.mark.slow
 def test_without_sources_the_compiled_code_counts_as_in_a_frozen_application(
     tmp_path: Path,
 ) -> None:

@@ -110,6 +110,7 @@ def all_or_nothing(line: Line, outcome: RunOutcome, *, at: int, when: When) -> N
     assert line.store.list_leases(None, 9) == [], where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_resume_after_a_death_finds_it_cancelled_or_untouched(when: When) -> None:
     seen = set()

@@ -75,6 +75,7 @@ def crash_at(at: int, when: Literal["before", "after"]) -> bool:
     return image.dead
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_parent_that_dies_at_any_store_call_is_resumed_with_its_children(
     when: Literal["before", "after"],

@@ -174,6 +174,7 @@ def crash_at(at: int, when: Literal["before", "after"]) -> bool:
     return image.dead
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_process_that_dies_at_any_store_call_is_succeeded_exactly_once(
     when: Literal["before", "after"],

@@ -184,6 +184,7 @@ class FailAt:
         return perform()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("landed", [False, True])
 def test_a_cancellation_interrupted_at_any_store_call_is_finished_by_a_second(
     landed: bool,
@@ -215,6 +216,7 @@ def test_a_cancellation_interrupted_at_any_store_call_is_finished_by_a_second(
     assert at > 15
 
 
+@pytest.mark.slow
 def test_a_live_cancellation_interrupted_at_any_store_call_is_finished_by_a_second() -> None:
     async def interrupted_at(at: int) -> bool:
         three = Three()

@@ -93,12 +93,14 @@ def store_receivers(tree: ast.Module) -> set[str]:
     return called
 
 
+@pytest.mark.slow
 def test_only_the_surfaces_call_a_mutating_store_method() -> None:
     found = {name: store_receivers(tree) for name, tree in engine_modules().items()}
     assert len(found.pop("surfaces")) >= 10
     assert {name: calls for name, calls in found.items() if calls} == {}
 
 
+@pytest.mark.slow
 def test_only_the_door_and_the_ownership_import_the_surfaces() -> None:
     importers = set()
     for name, tree in engine_modules().items():
@@ -116,6 +118,7 @@ def test_only_the_door_and_the_ownership_import_the_surfaces() -> None:
     assert importers == {"engine"}, "the engine makes them; nobody else may have them"
 
 
+@pytest.mark.slow
 def test_the_surfaces_are_used_by_the_door_and_the_ownership_alone() -> None:
     users = set()
     for name, tree in engine_modules().items():

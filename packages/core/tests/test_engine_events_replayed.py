@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
 from engine_worktree_bench import git
 
 from rulvar.core.engine import Done, Engine, workflow
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rulvar.core.engine import Context, Event
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_replay_tells_what_it_did_not_perform(tmp_path: Path) -> None:

@@ -145,6 +145,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside_a_handler", [False, True])
 @pytest.mark.parametrize("call", CALLS)
 def test_a_failure_is_the_same_live_and_in_a_replay(

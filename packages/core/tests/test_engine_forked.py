@@ -143,6 +143,7 @@ def used_engine(play: Callable[[Used], None]) -> None:
         loop.close()
 
 
+@pytest.mark.slow
 def test_every_call_of_a_parents_engine_is_refused_at_once_in_a_child() -> None:
     said: dict[str, str] = {}
 
@@ -156,6 +157,7 @@ def test_every_call_of_a_parents_engine_is_refused_at_once_in_a_child() -> None:
     assert "before the fork" in refused["run"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["let_go", "drain", "events", "start"])
 def test_so_is_what_is_no_coroutine(call: str) -> None:
     def play(used: Used) -> None:
@@ -169,6 +171,7 @@ def test_so_is_what_is_no_coroutine(call: str) -> None:
     used_engine(play)
 
 
+@pytest.mark.slow
 def test_a_fork_while_every_lock_of_the_engine_is_held_is_refused_as_well() -> None:
     """The child has the locks as they were, and no thread that would ever open them."""
 
@@ -184,6 +187,7 @@ def test_a_fork_while_every_lock_of_the_engine_is_held_is_refused_as_well() -> N
     used_engine(play)
 
 
+@pytest.mark.slow
 def test_a_child_makes_an_engine_of_its_own() -> None:
     """Also in a child that a step has forked: it is no part of that run."""
 
@@ -208,6 +212,7 @@ def test_a_child_makes_an_engine_of_its_own() -> None:
     assert said == ["None 1"]
 
 
+@pytest.mark.slow
 def test_a_step_that_forks_does_not_write_its_run_from_the_child() -> None:
     said: list[str] = []
 

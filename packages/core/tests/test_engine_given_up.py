@@ -188,6 +188,7 @@ def test_what_is_given_up_last_is_journalled_before_the_run_settles() -> None:
     assert kinds[-2:] == [GIVEN_UP, "decision"]
 
 
+@pytest.mark.slow
 def test_a_call_that_is_not_given_up_again_blocks_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rulvar.core.engine.frames._WAIT_LONGER_MS", 50)
     bench = ReplayBench()

@@ -213,6 +213,7 @@ def test_what_a_body_raises_is_the_failure_of_its_run(where: str, kind: str) -> 
         assert told == ("SystemExit" if where == "result" else kind.rpartition(".")[2])
 
 
+@pytest.mark.slow
 @kinds
 def test_what_a_worktrees_body_raises_is_its_failure(kind: str, tmp_path: Path) -> None:
     for command in ("init -q", "-c user.name=n -c user.email=e commit -q --allow-empty -m m"):
@@ -345,6 +346,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 @pytest.mark.parametrize(
     ("how", "status", "said"),

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from rulvar.core.events import Event
     from rulvar.core.testing import StoreCall
 
+pytestmark = pytest.mark.slow
+
 MANY = 60
 TTL_MS = 600
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from rulvar.core.engine import Context, Workflow
     from rulvar.core.testing import StoreCall
 
+pytestmark = pytest.mark.slow
+
 TTL_MS = 600
 
 # --- every store call of a leased segment -------------------------------------------------------

@@ -406,6 +406,7 @@ def real_time(around: Callable[[StoreCall, Callable[[], object]], object]) -> Wa
     return WatchedStores(Stores(store, store.transcripts()), around=around)
 
 
+@pytest.mark.slow
 def test_a_blocked_loop_keeps_its_lease() -> None:
     ran: list[str] = []
     stores = real_time(lambda _call, perform: perform())

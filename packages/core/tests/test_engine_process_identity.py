@@ -106,6 +106,7 @@ def test_a_string_of_another_writer_proves_nothing(owner: str) -> None:
     assert not is_provably_gone(owner)
 
 
+@pytest.mark.slow
 def test_a_process_is_gone_when_it_was_killed_and_before_it_was_reaped(other: Other) -> None:
     assert not is_provably_gone(other.owner)
     other.process.send_signal(signal.SIGSTOP)
@@ -117,6 +118,7 @@ def test_a_process_is_gone_when_it_was_killed_and_before_it_was_reaped(other: Ot
     assert is_provably_gone(other.owner)
 
 
+@pytest.mark.slow
 def test_a_leader_that_ended_while_its_threads_go_on_is_not_gone() -> None:
     script = (
         "import ctypes, threading, time\n"
@@ -142,6 +144,7 @@ def test_a_leader_that_ended_while_its_threads_go_on_is_not_gone() -> None:
     assert is_provably_gone(owner)
 
 
+@pytest.mark.slow
 def test_a_process_id_that_was_used_again_is_another_process(other: Other) -> None:
     found = parse_owner(other.owner)
     assert found is not None
@@ -160,6 +163,7 @@ CHANGES: dict[str, Callable[[ProcessIdentity], ProcessIdentity]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_what_cannot_be_seen_from_here_proves_nothing(
     change: Callable[[ProcessIdentity], ProcessIdentity], other: Other
@@ -180,6 +184,7 @@ def test_an_earlier_boot_of_this_machine_is_gone_in_the_machines_own_namespace(
     assert is_provably_gone(owner_of(there)) is ours
 
 
+@pytest.mark.slow
 def test_a_machine_that_tells_nothing_proves_nothing(
     other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +193,7 @@ def test_a_machine_that_tells_nothing_proves_nothing(
     assert not is_provably_gone(other.owner)
 
 
+@pytest.mark.slow
 def test_a_forked_child_has_an_identity_of_its_own() -> None:
     before = str(mine())
     reading, writing = os.pipe()
@@ -233,11 +239,13 @@ def run_one(stores: Stores | WatchedStores, owner: str | None = None) -> tuple[o
     return asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_run_whose_holder_is_gone_is_taken_at_once(other: Other) -> None:
     stores = held_by(dead_owner(other))
     assert run_one(stores) == (1, 2)
 
 
+@pytest.mark.slow
 def test_a_run_of_a_frozen_holder_is_left_alone(other: Other) -> None:
     stores = held_by(other.owner)
     os.kill(other.process.pid, signal.SIGSTOP)
@@ -246,6 +254,7 @@ def test_a_run_of_a_frozen_holder_is_left_alone(other: Other) -> None:
     assert (refused.value.reason, refused.value.holder) == ("held", other.owner)
 
 
+@pytest.mark.slow
 def test_a_store_that_shows_no_lease_is_waited_for(other: Other) -> None:
     stores = held_by(dead_owner(other))
     blind = WatchedStores(stores, without={"seize", "get_lease", "list_leases"})
@@ -253,6 +262,7 @@ def test_a_store_that_shows_no_lease_is_waited_for(other: Other) -> None:
         run_one(blind)
 
 
+@pytest.mark.slow
 def test_two_that_have_proved_the_same_death_do_not_take_the_run_from_each_other(
     other: Other,
 ) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,6 +121,7 @@ async def go(store: ReferenceStore, clock: ManualClock, body: Workflow, *, begin
     return outcome.value
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(sequences, st.data())
 def test_a_run_crashed_after_any_prefix_of_its_journal_ends_the_same(

@@ -347,6 +347,7 @@ def test_a_child_is_kept_while_its_parent_may_need_its_outcome() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("landed", [False, True])
 def test_retention_interrupted_at_any_store_call_is_finished_by_a_second(landed: bool) -> None:
     async def interrupted_at(at: int) -> bool:

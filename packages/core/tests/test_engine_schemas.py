@@ -82,6 +82,7 @@ BAD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "path", "said"), BAD)
 def test_offline_a_value_that_does_not_fit_is_refused_and_the_run_waits_on(
     value: object, path: str, said: str
@@ -315,6 +316,7 @@ assert "jsonschema" not in sys.modules
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [WITHOUT, PLAIN], ids=["without the extra", "not asked for"])
 def test_the_library_is_an_extra(code: str) -> None:
     done = subprocess.run(

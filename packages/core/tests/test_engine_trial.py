@@ -181,6 +181,7 @@ def test_deadlines_do_not_come_in_a_trial() -> None:
     assert (found.status, found.then) == ("ok", "timer '$sleep'")
 
 
+@pytest.mark.slow
 def test_a_call_that_is_given_up_no_more_ends_the_trial_soon() -> None:
     looked = Looked()
     bench = looked.bench

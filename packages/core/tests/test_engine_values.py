@@ -165,6 +165,7 @@ def test_bad_arguments_of_a_child_are_refused_before_it_is_dispatched(
     assert loadable(store) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "path"), BAD)
 @pytest.mark.parametrize("live", [True, False])
 def test_a_bad_resolution_or_default_is_refused_and_the_run_waits_on(
@@ -252,6 +253,7 @@ def test_values_at_the_edge_round_trip(value: object) -> None:
     asyncio.run(round_trips(stores, clock, value))
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(json_values)
 def test_every_i_json_value_round_trips(value: object) -> None:
@@ -259,6 +261,7 @@ def test_every_i_json_value_round_trips(value: object) -> None:
     asyncio.run(round_trips(stores, clock, value))
 
 
+@pytest.mark.slow
 def test_a_large_value_within_the_bound_round_trips() -> None:
     _store, stores, clock = bench()
     value = "x" * (15 * 1024 * 1024 - 2)

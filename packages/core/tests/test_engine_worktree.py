@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from rulvar.core.engine import Context, RunOutcome
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from rulvar.core.engine import Context
     from rulvar.core.testing import StoreCall
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:

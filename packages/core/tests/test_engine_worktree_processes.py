@@ -18,6 +18,8 @@ from rulvar.core.engine.git import Tenure, make_tree, place_of, remove_tree
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 RUN = "0123456789abcdef"
 OTHER = "fedcba9876543210"
 

@@ -215,6 +215,7 @@ class Work:
         self.possible = [found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("for_ever", [False, True], ids=["once", "for ever"])
 @pytest.mark.parametrize("kind", FAULT_KINDS)
 @pytest.mark.parametrize("start", ["fresh", "after a crash"])
@@ -263,6 +264,7 @@ class InterruptingFileSystem(FaultyFileSystem):
         return False
 
 
+@pytest.mark.slow
 def test_an_interrupt_at_every_call_leaves_a_store_that_goes_on(tmp_path: Path) -> None:
     at, files = 0, None
     while files is None or files.fired:

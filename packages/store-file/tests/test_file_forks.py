@@ -50,6 +50,7 @@ def use(root: Path, *, read_only: bool = False) -> None:
             store.append("child", JournalRecord(seq=0, payload=b'{"seq":0}'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parent", ["lives", "has closed"])
 @pytest.mark.parametrize("read_only", [False, True])
 def test_what_was_open_at_the_fork_is_refused(tmp_path: Path, parent: str, read_only: bool) -> None:
@@ -71,6 +72,7 @@ def test_what_was_open_at_the_fork_is_refused(tmp_path: Path, parent: str, read_
         assert len(again.load("run")) == 1
 
 
+@pytest.mark.slow
 def test_a_grandchild_is_refused_too(tmp_path: Path) -> None:
     with FileJournalStore(tmp_path / "store"):
         answers = in_child(lambda: print_refusal(tmp_path / "store"))
@@ -81,6 +83,7 @@ def print_refusal(root: Path) -> None:
     assert in_child(lambda: use(root))[0].startswith("store-forked: ")
 
 
+@pytest.mark.slow
 def test_what_was_closed_before_the_fork_is_opened(tmp_path: Path) -> None:
     store = FileJournalStore(tmp_path / "store")
     store.close()
@@ -88,6 +91,7 @@ def test_what_was_closed_before_the_fork_is_opened(tmp_path: Path) -> None:
     FileJournalStore(tmp_path / "store").close()
 
 
+@pytest.mark.slow
 def test_the_parent_s_object_says_what_to_do(tmp_path: Path) -> None:
     with FileJournalStore(tmp_path / "store") as store:
         answer, *_ = in_child(lambda: store.load("run"))

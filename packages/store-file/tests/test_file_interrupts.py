@@ -118,6 +118,7 @@ _CASES = [pytest.param(name, marks=() if name in _OFTEN else pytest.mark.storm) 
 # What had just been opened, and has no name yet, Python itself closes.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _CASES)
 def test_what_the_store_remembers_is_right_after_an_interrupt_anywhere(
     name: str, tmp_path: Path

@@ -35,6 +35,7 @@ def quick(root: Path) -> FileJournalStore:
     return FileJournalStore(root, filesystem=FaultyFileSystem())
 
 
+@pytest.mark.slow
 def test_threads_share_a_store_and_each_seq_is_won_once(tmp_path: Path) -> None:
     won: list[tuple[str, int]] = []
     barrier = threading.Barrier(8)

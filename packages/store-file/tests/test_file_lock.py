@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 RECORD = JournalRecord(seq=0, payload=b'{"seq":0}')
 
 CHILD = """

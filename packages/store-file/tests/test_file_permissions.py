@@ -46,17 +46,20 @@ def modes(root: Path) -> tuple[set[int], set[int]]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("umask", ["000", "022", "077", "277"])
 def test_what_is_made_is_its_user_s_alone(tmp_path: Path, umask: str) -> None:
     work(umask, f"file:///{tmp_path}/store")
     assert modes(tmp_path / "store") == ({0o700}, {0o600})
 
 
+@pytest.mark.slow
 def test_told_otherwise_the_umask_decides(tmp_path: Path) -> None:
     work("027", f"file:///{tmp_path}/store?permissions=umask")
     assert modes(tmp_path / "store") == ({0o750}, {0o640})
 
 
+@pytest.mark.slow
 def test_what_is_there_keeps_its_mode(tmp_path: Path) -> None:
     root = tmp_path / "store"
     work("022", f"file:///{root}?permissions=umask")

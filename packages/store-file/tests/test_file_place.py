@@ -116,6 +116,7 @@ class Swapping(FaultyFileSystem):
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="a link may be met there between the look and the call")
 @pytest.mark.parametrize("name", [*FOLDERS[:6], "blobs/run"])
 def test_a_link_that_comes_between_the_look_and_the_call_leads_nowhere(

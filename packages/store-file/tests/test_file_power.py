@@ -190,6 +190,7 @@ def state_of(store: FileJournalStore, runs: Sequence[str] | None = None, /) -> d
     }
 
 
+@pytest.mark.slow
 def test_power_loss_at_every_call(tmp_path: Path) -> None:
     medium = Medium(tmp_path / "real")
     with FileJournalStore(medium.root, filesystem=medium) as store:
@@ -306,6 +307,7 @@ class Troubled(Medium):
         return super().write(descriptor, data)
 
 
+@pytest.mark.slow
 def test_what_is_read_after_a_put_that_failed_stays_when_the_power_goes(tmp_path: Path) -> None:
     medium = Troubled(tmp_path / "real")
     medium.folders = []

@@ -61,6 +61,7 @@ def whole(earlier: list[JournalRecord]) -> bytes:
     return b"".join(map(encode_line, earlier))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAST)
 def test_every_offset_of_the_last_record(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
@@ -94,6 +95,7 @@ def refusal_of(journal: Journal, entry: JournalRecord) -> DamagedJournalError | 
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAST)
 def test_a_record_that_was_written_behind_a_torn_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str

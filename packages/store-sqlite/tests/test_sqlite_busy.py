@@ -55,6 +55,7 @@ def wait_until_stopped(pid: int) -> None:
         time.sleep(0.001)
 
 
+@pytest.mark.slow
 @linux
 def test_the_error_names_a_process_that_was_stopped_inside_a_commit(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
@@ -147,6 +148,7 @@ def test_the_busy_timeout_must_be_below_a_third_of_the_ttl(tmp_path: Path) -> No
             assert store.busy_timeout_ms * 4 <= ttl_ms, "well under a third, without being told"
 
 
+@pytest.mark.slow
 def test_a_lock_is_waited_for_and_the_write_then_lands(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with SqliteStore(path) as store:
@@ -234,6 +236,7 @@ def test_an_opener_does_not_wait_for_ever_for_a_stopped_process(tmp_path: Path) 
     SqliteStore(path, open_timeout_ms=200).close()
 
 
+@pytest.mark.slow
 @linux
 def test_an_opener_is_told_who_keeps_it_out(tmp_path: Path) -> None:
     """A birth locks the database itself: there is no log yet whose lock could be looked up."""

@@ -16,6 +16,8 @@ from rulvar.stores.sqlite import SqliteStore
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 RUNS = ["a", "m", "m\u00e9", "z"]
 DAMAGE = {
     "no UTF-8": ("CAST(x'6d80' AS TEXT)", "m\udc80"),

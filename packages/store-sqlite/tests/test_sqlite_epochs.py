@@ -36,6 +36,7 @@ def in_another_process(path: Path, code: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_every_ending_is_followed_by_a_higher_epoch(tmp_path: Path) -> None:
     path, clock = tmp_path / "runs.db", ManualClock()
     store = SqliteStore(path, lease_ttl_ms=TTL_MS, clock=clock)
@@ -103,6 +104,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["full", "normal"])
 def test_a_granted_epoch_survives_a_kill_right_after_acquire(
     durability: str, tmp_path: Path
@@ -241,6 +243,7 @@ def test_the_first_acquire_of_one_run_has_exactly_one_winner(tmp_path: Path) -> 
     assert lost == ["held"] * 15
 
 
+@pytest.mark.slow
 def test_processes_that_race_for_one_run_have_exactly_one_winner(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     code = """

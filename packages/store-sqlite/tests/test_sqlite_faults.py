@@ -121,6 +121,7 @@ def after_a_crash(path: Path, aside: Path) -> SqliteStore:
     return SqliteStore(copy)
 
 
+@pytest.mark.slow
 def test_a_fault_at_every_point_leaves_all_or_nothing(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with faulty(path) as (store, disk):
@@ -156,6 +157,7 @@ def test_a_fault_at_every_point_leaves_all_or_nothing(tmp_path: Path) -> None:
         assert point > 3
 
 
+@pytest.mark.slow
 def test_an_unconfirmed_commit_is_settled_before_anybody_reads(tmp_path: Path) -> None:
     """The sync fails and goes on failing: the outcome is unknown, and reading says so too."""
     path = tmp_path / "runs.db"
@@ -189,6 +191,7 @@ def test_a_batch_whose_sync_fails_runs_again_one_by_one(tmp_path: Path) -> None:
         assert [store.load(f"run-{n}")[-1].seq for n in range(4)] == [1] * 4
 
 
+@pytest.mark.slow
 def test_a_batch_whose_sync_failed_is_off_the_disk_before_it_runs_again(tmp_path: Path) -> None:
     """Who is refused the second time is told that nothing changed: no crash may say otherwise."""
     path = tmp_path / "runs.db"
@@ -245,6 +248,7 @@ print(sum(map(len, acknowledged)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("callers", [1, 6])
 def test_a_full_disk_says_so_and_the_next_write_works(callers: int, tmp_path: Path) -> None:
     """The limit is the operating system's, on the size of a file, in a process of its own."""

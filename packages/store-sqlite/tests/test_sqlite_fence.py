@@ -421,6 +421,7 @@ for call in (store.release, store.renew):
 """
 
 
+@pytest.mark.slow
 def test_a_late_release_or_renew_of_another_process_spares_the_successor(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     stalled = subprocess.Popen(

@@ -74,6 +74,7 @@ def in_child(
     return answer.split("\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parent", ["lives", "has closed"])
 @pytest.mark.parametrize("read_only", [False, True])
 def test_what_was_open_at_the_fork_is_refused(
@@ -102,6 +103,7 @@ def test_what_was_open_at_the_fork_is_refused(
         assert again.load("run") == [record(0)]
 
 
+@pytest.mark.slow
 def test_what_was_closed_before_the_fork_is_opened(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     first, second = SqliteStore(path), SqliteStore(path)
@@ -115,12 +117,14 @@ def test_what_was_closed_before_the_fork_is_opened(tmp_path: Path) -> None:
         assert again.load("child") == [record(0)]
 
 
+@pytest.mark.slow
 def test_a_store_that_was_dropped_before_the_fork_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     SqliteStore(path).load("run")
     assert in_child(lambda: use(path)) == ["done"]
 
 
+@pytest.mark.slow
 def test_a_fork_of_a_fork_is_refused_too(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
 
@@ -147,6 +151,7 @@ def test_a_fork_past_python_is_noticed(tmp_path: Path) -> None:
     assert [each.split(":")[0] for each in answers] == ["store-forked"] * 2
 
 
+@pytest.mark.slow
 def test_what_another_library_had_open_at_the_fork_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     use(path)
@@ -159,6 +164,7 @@ def test_what_another_library_had_open_at_the_fork_is_refused(tmp_path: Path) ->
     assert in_child(lambda: use(path)) == ["done"]
 
 
+@pytest.mark.slow
 def test_the_store_of_the_parent_says_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with SqliteStore(path) as store, SqliteStore(":memory:") as memory:
@@ -174,6 +180,7 @@ def _worker(path: str, answers: multiprocessing.SimpleQueue[str]) -> None:
     answers.put(outcome(lambda: use(path)).split(":")[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "answer"), [("fork", "store-forked"), ("spawn", "done")])
 def test_processes_of_multiprocessing(tmp_path: Path, method: str, answer: str) -> None:
     path = tmp_path / "runs.db"
@@ -214,6 +221,7 @@ except StoreForkedError:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("parent", "answer"), [("open", b"refused"), ("closed", b"opened")])
 def test_a_daemon_opens_what_its_parent_had_closed(
     tmp_path: Path, parent: str, answer: bytes

@@ -160,6 +160,7 @@ def check(found: dict[str, object], interrupts: int) -> None:
     assert slowest < 20  # what is stuck stays so; a slow disk does not
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["full", "normal"])
 def test_thousands_of_interrupts_tear_nothing(durability: str, tmp_path: Path) -> None:
     check(storm(tmp_path / "runs.db", 1_500, 1, durability), 1_500)

@@ -55,6 +55,7 @@ def test_payloads_come_back_byte_for_byte_in_order(store: SqliteStore) -> None:
     assert store.load("nobody") == []
 
 
+@pytest.mark.slow
 def test_a_payload_of_many_megabytes_round_trips(store: SqliteStore) -> None:
     large = record(0, '{"seq":%d,"value":"' + "x" * (16 * 1024 * 1024 - 21) + '"}')
     store.append("run", large)
@@ -332,6 +333,7 @@ def test_a_blob_of_256_mib_is_kept_and_one_byte_more_refused(tmp_path: Path) -> 
             twin.put("run/larger", blob + b"x")
 
 
+@pytest.mark.slow
 def test_a_forgotten_answer_pins_no_log(tmp_path: Path) -> None:
     """Readers that keep what they read do not keep the log from starting over."""
     path = tmp_path / "runs.db"

@@ -266,6 +266,7 @@ def in_a_forked_child(check: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_a_forked_child_is_refused_and_closes_nothing(tmp_path: Path) -> None:
@@ -323,6 +324,7 @@ store.close()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_that_ends_in_an_ordinary_way_harms_nobody(tmp_path: Path) -> None:
     done = subprocess.run(
@@ -508,6 +510,7 @@ def test_a_wrong_url_option_makes_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_plugin_imports_no_driver() -> None:
     code = (
         "import sys, rulvar.stores.sqlite.plugin, rulvar.stores.sqlite; "

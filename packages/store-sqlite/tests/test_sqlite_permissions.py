@@ -52,15 +52,18 @@ def modes(umask: str, folder: Path, options: str = "") -> str:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("umask", ["000", "022", "077", "277"])
 def test_what_is_made_is_its_user_s_alone(tmp_path: Path, umask: str) -> None:
     assert modes(umask, tmp_path) == "0o600"
 
 
+@pytest.mark.slow
 def test_told_otherwise_the_umask_decides(tmp_path: Path) -> None:
     assert modes("027", tmp_path, "?permissions=umask") == "0o640"
 
 
+@pytest.mark.slow
 def test_what_is_there_keeps_its_mode(tmp_path: Path) -> None:
     (tmp_path / "runs.db").touch()
     (tmp_path / "runs.db").chmod(0o644)
@@ -131,6 +134,7 @@ def shared() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_who_may_only_read_looks_while_the_owner_has_it_open(shared: Path) -> None:
     with SqliteStore(shared):
         assert as_nobody(shared) == "ok run"
@@ -139,6 +143,7 @@ def test_who_may_only_read_looks_while_the_owner_has_it_open(shared: Path) -> No
     assert "looking with read_only works" in told
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_said(shared: Path) -> None:
     told = as_nobody(shared)
     assert "for writing" not in told
@@ -150,6 +155,7 @@ def test_what_is_missing_is_said(shared: Path) -> None:
     assert f"this user may not enter the folder {shared.parent}" in as_nobody(shared)
 
 
+@pytest.mark.slow
 def test_a_log_that_may_not_be_read_is_named(shared: Path) -> None:
     with SqliteStore(shared):
         Path(f"{shared}-wal").chmod(0o600)
@@ -177,6 +183,7 @@ for call in (lambda: SqliteStore(sys.argv[1] + "2"), lambda: store.load("run")):
 """
 
 
+@pytest.mark.slow
 def test_running_out_of_descriptors_is_told_as_that(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_DESCRIPTORS, str(tmp_path / "runs.db")],

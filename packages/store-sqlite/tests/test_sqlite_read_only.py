@@ -58,6 +58,7 @@ def on_disk(folder: Path) -> dict[str, bytes]:
     return {each.name: each.read_bytes() for each in folder.iterdir() if each.suffix != ".db-shm"}
 
 
+@pytest.mark.slow
 def test_reading_changes_neither_the_database_nor_its_log(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     killed(path)

@@ -22,6 +22,8 @@ from rulvar.stores.sqlite.handles import OpenFiles
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.slow
+
 WHEN = "2026-01-01T00:00:00.000Z"
 
 

@@ -312,6 +312,7 @@ print(trap.during("append", 0.0, lambda: time.sleep(0.5) or "gone on"), flush=Tr
 """
 
 
+@pytest.mark.slow
 @POSIX
 def test_a_trap_stops_nobody_when_the_one_who_would_thaw_it_is_gone(tmp_path: Path) -> None:
     program = [sys.executable, "-c", _ORPHANED, str(tmp_path)]
@@ -320,6 +321,7 @@ def test_a_trap_stops_nobody_when_the_one_who_would_thaw_it_is_gone(tmp_path: Pa
     assert not Word(tmp_path, 7).heard()
 
 
+@pytest.mark.slow
 @POSIX
 def test_a_trap_stops_the_whole_process_inside_the_call_and_leaves_word(tmp_path: Path) -> None:
     word = Word(tmp_path, 7)

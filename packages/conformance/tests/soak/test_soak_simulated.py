@@ -55,6 +55,7 @@ class _DeleteLeavesTheRow(ReferenceStore):
             self._tables.put_row(kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "expected"),
     [

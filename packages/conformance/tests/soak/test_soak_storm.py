@@ -200,6 +200,7 @@ def open_clocked(home: Home, clock: SystemClock) -> Stores:
     return Stores(store, store.transcripts())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clock", "clocked"), [(SystemClock(), True), (TrueClock(), False)])
 def test_nobody_dies_of_a_wrong_clock_that_the_store_does_not_look_at(
     clock: SystemClock, clocked: bool

@@ -66,6 +66,7 @@ def test_every_image_holds_what_was_acknowledged(tmp_path: Path) -> None:
     assert sum(tally.lossy for tally in tallies if tally.durability == "full") == 0
 
 
+@pytest.mark.slow
 def test_the_command_prints_json_and_refuses_what_cannot_be(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -114,6 +115,7 @@ def hashes_on_disk(folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_the_recorder_sees_every_byte(name: str, tmp_path: Path) -> None:
     with recording(tmp_path / "real", "full") as scribe:
@@ -271,6 +273,7 @@ def second_life(scribe: Scribe) -> None:
     scribe.open("second").append("run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["full", "normal"])
 def test_a_lost_commit_does_not_come_back_with_the_next_cut(
     durability: Durability, tmp_path: Path

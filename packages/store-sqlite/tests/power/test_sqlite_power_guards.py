@@ -90,6 +90,7 @@ def test_a_store_that_never_syncs_loses_what_it_acknowledged(
         assert texts(tally, "reused epoch")
 
 
+@pytest.mark.slow
 def test_a_disk_that_swallows_syncs_loses_and_damages(tmp_path: Path) -> None:
     tally = found(checkpoints, tmp_path, images=150, ignores_syncs=True)
     assert {"lost", "reused epoch", "does not open"} <= set(tally.kinds)
@@ -104,6 +105,7 @@ def test_a_folder_that_is_never_synced_loses_the_file(
     assert texts(found(birth, tmp_path, stop_after=1), "lost")
 
 
+@pytest.mark.slow
 def test_a_store_that_acknowledges_before_it_commits_loses_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +133,7 @@ def test_a_store_that_acknowledges_before_it_commits_loses_the_newest(
     assert "append seq" in texts(tally, "lost")[0]
 
 
+@pytest.mark.slow
 def test_a_disk_that_smashes_sectors_needs_sqlite_to_know_it(tmp_path: Path) -> None:
     """What the promise rests on: SQLite takes a disk for powersafe unless it is told otherwise."""
     assert texts(found(leases, tmp_path, images=400, smashing=True, stop_after=1), "lost")
@@ -225,6 +228,7 @@ def test_a_deletion_in_two_transactions_is_found_half_done(
     assert "its journal as after" in half
 
 
+@pytest.mark.slow
 def test_the_workloads_hold_when_nothing_is_broken(tmp_path: Path) -> None:
     """What all of the above would be worth nothing without."""
     for name in ("birth", "leases", "deletions", "checkpoints"):
