@@ -42,6 +42,7 @@ def test_the_example_runs_each_step_once(tmp_path: Path) -> None:
     assert start() == f"{total} bytes; 0 steps ran in this process\n"
 
 
+@pytest.mark.slow
 def test_the_commands_below_the_example_work(tmp_path: Path) -> None:
     """The file is called as the README says, and its module is what the worker is given."""
     (tmp_path / "measure.py").write_bytes(EXAMPLE.read_bytes())

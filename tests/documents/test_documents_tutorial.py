@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "guide" / "tutorial.md").read_text("utf-8")
 RULVAR = Path(sys.executable).with_name("rulvar")
@@ -54,6 +56,7 @@ def kill_when_packing(command: list[str], folder: Path) -> str:
     return seen
 
 
+@pytest.mark.slow
 def test_the_tutorial_works_as_it_stands(tmp_path: Path) -> None:
     assert "time.sleep(10)" in block("python")
     (tmp_path / "shop.py").write_text(block("python"), encoding="utf-8")
