@@ -30,6 +30,7 @@ from rulvar.core.engine.usercode import UserCode
 from rulvar.core.errors import (
     RunCancelledError,
     SettlementError,
+    StoreCorruptError,
     StoreError,
     SupersededError,
 )
@@ -118,6 +119,25 @@ async def _boot(
             # It has begun, and no body was entered: that is no death.
             await parts.bridge.call(partial(_in_order, parts, door))
         raise
+    except StoreCorruptError as error:
+        await parts.bridge.call(partial(_record_damage, parts, door, error))
+        raise
+
+
+def _record_damage(parts: Parts, door: Door, error: StoreCorruptError) -> None:
+    """Say in the row that the journal is damaged, where that is possible: workers pass it over.
+
+    The row keeps its status. After a repair whoever resumes the run clears it.
+    """
+    try:
+        row = parts.reads.meta(door.run_id)
+        workflow = None if row is None else parts.workflows.get(row.workflow_name or "")
+        if row is None or workflow is None or row.status in TERMINAL_STATUSES:
+            return
+        now = format_time(parts.clock.now_ms())
+        door.put_meta(replace(row, blocked=blocked_by(row, error, parts.code(workflow), now)))
+    except (StoreError, SupersededError) as failed:
+        _log.warning("run %r: its row does not say that it is damaged: %s", door.run_id, failed)
 
 
 def _in_order(parts: Parts, door: Door) -> None:

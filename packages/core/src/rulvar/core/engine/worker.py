@@ -19,6 +19,7 @@ from rulvar.core.errors import (
     RulvarError,
     SettlementError,
     StoreBusyError,
+    StoreCorruptError,
     StoreFullError,
     SupersededError,
 )
@@ -250,10 +251,12 @@ class Worker:
         if blocked is not None:
             self._report.blocked[run_id] = blocked
             _log.warning(
-                "run %r is blocked and waits for another code: %s: deploy one that replays it; "
-                "no worker of this code takes it again",
+                "run %r is blocked: %s: %s; no worker of this code takes it before that",
                 run_id,
                 blocked,
+                "repair its journal and resume it"
+                if isinstance(error, StoreCorruptError)
+                else "it waits for another code, deploy one that replays it",
             )
             return
         self._report.broken[run_id] = f"{type(error).__name__}: {error}"

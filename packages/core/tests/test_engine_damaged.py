@@ -1,0 +1,58 @@
+"""A damaged journal blocks its run: workers pass it over until it is mended and resumed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from replay_bench import ReplayBench
+
+from rulvar.core.engine import Engine, Worker, workflow
+from rulvar.core.errors import StoreCorruptError
+from rulvar.core.records import JournalRecord
+
+if TYPE_CHECKING:
+    from rulvar.core.engine import Context
+
+
+@workflow(name="w")
+async def waits(ctx: Context) -> object:
+    return await ctx.await_external("go")
+
+
+def test_workers_hit_a_damaged_journal_once_and_a_resume_clears_it() -> None:
+    bench = ReplayBench()
+    assert bench.life(waits.body).status == "suspended"
+    sound = bench.store.load("r")
+    seq = len(sound)
+    bench.store.append("r", JournalRecord(seq=seq, payload=b'{"seq":%d,"kind":7}' % seq))
+
+    async def work() -> tuple[dict[str, str], dict[str, str]]:
+        async with Engine(bench.stores(), [waits], clock=bench.clock) as engine:
+            report = await Worker(engine).run(until_idle=True)
+            return dict(report.blocked), dict(report.broken)
+
+    blocked, broken = asyncio.run(work())
+    assert list(blocked) == ["r"]
+    assert not broken
+    row = bench.store.get_meta("r")
+    assert row is not None
+    assert row.status == "suspended"
+    assert row.blocked is not None
+    assert asyncio.run(work()) == ({}, {}), "another process of the same code leaves it alone"
+
+    async def resume() -> str:
+        async with Engine(bench.stores(), [waits], clock=bench.clock) as engine:
+            return (await engine.resume("r")).status
+
+    with pytest.raises(StoreCorruptError):
+        asyncio.run(resume())
+    bench.store.delete("r")
+    for record in sound:
+        bench.store.append("r", record)
+    bench.store.put_meta(row)
+    assert asyncio.run(resume()) == "suspended"
+    after = bench.store.get_meta("r")
+    assert after is not None
+    assert after.blocked is None
