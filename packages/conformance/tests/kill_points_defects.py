@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from rulvar.conformance.machine_clock import true_now_ms
@@ -22,6 +24,7 @@ from rulvar.core.engine.control import Ending
 from rulvar.core.engine.replay import Answered
 from rulvar.core.engine.scope import unwrap
 from rulvar.core.engine.segment import Segment
+from rulvar.core.errors import StoreBusyError
 from rulvar.core.journal import encode_entry
 from rulvar.core.records import TERMINAL_STATUSES
 from rulvar.core.testing import WatchedStores
@@ -159,6 +162,57 @@ class TrueClock(SystemClock):
 
     def now_ms(self) -> int:
         return true_now_ms()
+
+
+def half_done(home: Home, method: str) -> Stores:
+    """One kind of call leaves the place locked until the next call of its process."""
+    lock = home.folder / "half-done"
+    if lock.exists():
+        message = "the place is locked"
+        raise StoreBusyError(message)
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        lock.unlink(missing_ok=True)
+        if call.method == method:
+            lock.touch()
+        return perform()
+
+    return wrapped(home, around)
+
+
+def open_seizure_half_done(home: Home) -> Stores:
+    return half_done(home, "seize")
+
+
+def open_renewal_of_many_half_done(home: Home) -> Stores:
+    return half_done(home, "renew_all")
+
+
+_opened_by: dict[str, int] = {}
+
+
+def _in_forked_child(home: Home) -> bool:
+    """Whether a process that this one was forked from has opened the place."""
+    return _opened_by.setdefault(str(home.folder), os.getpid()) != os.getpid()
+
+
+def open_forked_child_let_in(home: Home) -> Stores:
+    """An append by a forked child on its parent's store is dropped, and nobody is told."""
+    process = os.getpid()
+
+    def around(call: StoreCall, perform: Callable[[], object]) -> object:
+        return None if call.method == "append" and os.getpid() != process else perform()
+
+    return wrapped(home, around)
+
+
+def open_forked_child_takes_the_log(home: Home) -> Stores:
+    """A forked child that opens the file takes the log away from under its parent."""
+    if _in_forked_child(home):
+        for name in ("runs.db-wal", "runs.db-shm"):
+            (home.folder / name).unlink()
+        home = replace(home, folder=Path(tempfile.mkdtemp(dir=home.folder)))
+    return open_sound(home)
 
 
 # --- engines --------------------------------------------------------------------------------

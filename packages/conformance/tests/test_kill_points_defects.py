@@ -58,6 +58,10 @@ DEFECTS: list[tuple[str, str, str, KillPoint | None]] = [
     ("lease_kept", "error", "leases", None),
     ("blobs_never_deleted", "delete", "nothing left", None),
     ("worktree_left", "worktree", "worktrees", KillPoint(10, "before")),
+    ("forked_child_let_in", "forked", "result", None),
+    ("forked_child_takes_the_log", "forked", "recovery", None),
+    ("seizure_half_done", "dead-owner", "recovery", KillPoint(2, "after")),
+    ("renewal_of_many_half_done", "renewal-of-two", "recovery", KillPoint(19, "after")),
     ("lock_left_behind", "error", "recovery", KillPoint(1, "before")),
 ]
 

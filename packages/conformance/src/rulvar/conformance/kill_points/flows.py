@@ -30,12 +30,14 @@ __all__ = [
     "calls_off",
     "fails",
     "flaky",
+    "forks",
     "handed_over",
     "make_repo",
     "parent",
     "plain",
     "rests",
     "slow",
+    "slow_child",
     "turns",
     "waits",
     "waits_with_child",
@@ -307,7 +309,7 @@ def slow(stage: Stage) -> Workflow:
 
     def work() -> str:
         done = stage.do("slow")
-        if not stage.witness.wait_for("renew", 1, _WITHIN_S):
+        if not stage.witness.wait_for(_WITHIN_S, renew=1):
             message = f"the lease was not renewed within {_WITHIN_S} s"
             raise TimeoutError(message)
         return done
@@ -315,5 +317,38 @@ def slow(stage: Stage) -> Workflow:
     @workflow(name=f"{_PREFIX}slow")
     async def body(ctx: Context) -> object:
         return [await ctx.step("slow", work)]
+
+    return body
+
+
+def slow_child(stage: Stage) -> Workflow:
+    """Have the step of a child last until both leases have been renewed."""
+
+    def work() -> str:
+        done = stage.do("slow")
+        if not stage.witness.wait_for(_WITHIN_S, renew_all=1, renew=2):
+            message = f"the leases were not renewed within {_WITHIN_S} s"
+            raise TimeoutError(message)
+        return done
+
+    @workflow(name=f"{_PREFIX}slow-child")
+    async def child(ctx: Context) -> object:
+        return [await ctx.step("slow", work)]
+
+    @workflow(name=f"{_PREFIX}slow-parent")
+    async def body(ctx: Context) -> object:
+        return await ctx.child("child", child)
+
+    return body
+
+
+def forks(stage: Stage) -> Workflow:
+    """Have a step fork the process, between two others."""
+
+    @workflow(name=f"{_PREFIX}forks")
+    async def body(ctx: Context) -> object:
+        first = await ctx.step("first", stage.do, "first")
+        forked = await ctx.step("fork", stage.fork, "fork")
+        return [first, forked, await ctx.step("last", stage.do, "last")]
 
     return body

@@ -18,6 +18,10 @@ __all__ = ["Ledger", "Note", "Phase", "Register", "read_notes"]
 
 Phase = Literal["prepared", "victim", "successor", "judge"]
 
+_OF_LEASES = frozenset(
+    f"journal.{method}"
+    for method in ("acquire", "renew", "renew_all", "release", "revive", "seize")
+)
 _IN_DOUBT = frozenset({"OutcomeUnknownError"})
 
 
@@ -105,7 +109,7 @@ class Ledger:
             key = (note.phase, note.facts.get("n"))
             if note.what == "begun":
                 begun[key] = note
-                self.runs.add(note.run)
+                self.runs |= {note.run} - {""}
                 end = ends.get(key)
                 if end is None or end.text("error") in _IN_DOUBT:
                     self._enter(note, sure=False)
@@ -164,9 +168,8 @@ class Ledger:
 
     def changes(self, phase: Phase) -> list[Note]:
         """Return the calls of one process that changed more than a lease."""
-        leases = {"journal.acquire", "journal.renew", "journal.release", "journal.revive"}
         return [
             note
             for note in self.notes
-            if note.phase == phase and note.what == "begun" and note.call not in leases
+            if note.phase == phase and note.what == "begun" and note.call not in _OF_LEASES
         ]

@@ -118,7 +118,7 @@ def perform(job: Job) -> object:
 def _stage(job: Job, stores: Stores, part: Part, kill: KillPoint | None = None) -> Stage:
     witness = Witness(job.notes(part), kill)
     watched = witness.watch(stores, hide=job.row.hide)
-    return Stage(watched, witness, job.folder, job.prefix)
+    return Stage(watched, witness, job.folder, job.prefix, own=stores, opener=job.opener)
 
 
 # --- before and until the death -------------------------------------------------------------

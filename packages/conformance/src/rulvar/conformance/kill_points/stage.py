@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from rulvar.conformance.kill_points.forked import fork_and_try
 from rulvar.conformance.machine_clock import offset_ms, set_offset
 from rulvar.core.engine import Engine
 from rulvar.core.engine.workflow import NOT_GIVEN
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rulvar.conformance.kill_points.witness import Witness
+    from rulvar.conformance.subject import Opener
     from rulvar.core.engine import RunOutcome, Workflow
-    from rulvar.core.stores import StorePair
+    from rulvar.core.stores import StorePair, Stores
 
 __all__ = ["Stage", "told"]
 
@@ -28,11 +30,23 @@ class Stage:
     """One process of a workload.
 
     ``folder`` is the workload's own and outlives its processes; run ids begin with
-    ``prefix``, so that a place which others use too is not confused.
+    ``prefix``, so that a place which others use too is not confused. ``own`` are the stores
+    below the watched ones, ``opener`` opens the place once more.
     """
 
-    def __init__(self, stores: StorePair, witness: Witness, folder: Path, prefix: str) -> None:
+    def __init__(
+        self,
+        stores: StorePair,
+        witness: Witness,
+        folder: Path,
+        prefix: str,
+        *,
+        own: Stores,
+        opener: Opener,
+    ) -> None:
         self.stores = stores
+        self._own = own
+        self._opener = opener
         self.witness = witness
         self.folder = folder
         self._prefix = prefix
@@ -72,6 +86,11 @@ class Stage:
         self.witness.ran(f"step:{name}:error")
         message = "as it should"
         raise ValueError(message)
+
+    def fork(self, name: str) -> str:
+        """Do the work of a step of that name, which forks the process; return what came of it."""
+        self.do(name)
+        return fork_and_try(self._own, self._opener, self.run_id("forked"))
 
     async def cancel(self, run_id: str) -> None:
         """Cancel a run through the engine that was made last, as from inside the run."""

@@ -64,10 +64,14 @@ class Witness:
         """Note that something is executed that costs, before it has any effect."""
         self._note({"what": "ran", "mark": mark})
 
-    def wait_for(self, method: str, times: int, seconds: float) -> bool:
-        """Wait until calls of ``method`` have been answered that often."""
+    def wait_for(self, seconds: float, **times: int) -> bool:
+        """Wait until calls of one of these methods have been answered that often."""
+
+        def answered() -> bool:
+            return any(self._done.get(method, 0) >= number for method, number in times.items())
+
         with self._counted:
-            return self._counted.wait_for(lambda: self._done.get(method, 0) >= times, seconds)
+            return self._counted.wait_for(answered, seconds)
 
     def _note(self, facts: dict[str, object]) -> None:
         os.write(self._file, json.dumps(facts).encode("ascii") + b"\n")
@@ -106,7 +110,7 @@ class Witness:
 
 def _facts(call: StoreCall) -> dict[str, object]:
     """Return what a call would change, as far as a judge needs it: less than a page."""
-    facts: dict[str, object] = {"run": call.run_id}
+    facts: dict[str, object] = {"run": call.run_id or ""}  # a renewal of many names no one run
     [first, *rest] = call.arguments
     if isinstance(first, RunMeta):
         facts |= {"value": digest(encode_meta(first).encode()), "status": first.status}

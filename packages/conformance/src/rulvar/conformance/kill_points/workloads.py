@@ -8,13 +8,18 @@ id that it may have already, a deletion is asked for again.
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from rulvar.conformance.kill_points import flows
+from rulvar.conformance.kill_points.forked import WHOLE
 from rulvar.conformance.kill_points.stage import told
 from rulvar.core.audit import repair_runs
+from rulvar.core.capabilities import has_leases
 from rulvar.core.engine import RetentionPolicy, Worker
+from rulvar.core.engine.process_identity import own_identity
 from rulvar.core.engine.workflow import NOT_GIVEN
 from rulvar.core.errors import ConfigError
 from rulvar.core.records import TERMINAL_STATUSES, RunFilter
@@ -188,6 +193,22 @@ async def _retain(stage: Stage) -> None:
             stage.forward()
 
 
+async def _owned_by_the_dead(stage: Stage) -> None:
+    await asyncio.to_thread(_leave_owned, stage)
+
+
+def _leave_owned(stage: Stage) -> None:
+    """Let a process that is gone have the run, under a lease that is live for the victim."""
+    identity = own_identity()
+    if identity is None or not has_leases(stage.stores.journal):
+        return  # nobody can tell here that a process is gone: the run is just begun
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    stage.forward(VICTIM_AHEAD_MS)
+    owner = f"kill-points:{replace(identity, pid=gone.pid)}:dead"
+    stage.stores.journal.acquire(stage.run_id("r"), owner)
+
+
 async def _behind(stage: Stage) -> None:
     """Prepare rows that lag behind their journals, as crashes leave them."""
     for name in ("r", "other"):
@@ -297,6 +318,34 @@ WORKLOADS: tuple[Workload, ...] = (
         again=flows.slow,
         needs_leases=True,
         lease_ttl_ms=900,
+    ),
+    Workload(
+        name="renewal-of-two",
+        about="a run and its child, whose leases are renewed in one call",
+        begin=_run(flows.slow_child),
+        result=["ok", ["SLOW"]],
+        runs={"r": ("ok",), "r.+": ("ok",)},
+        again=flows.slow_child,
+        needs_leases=True,
+        lease_ttl_ms=1_500,
+    ),
+    Workload(
+        name="forked",
+        about="a step that forks the process, whose child tries the store",
+        begin=_run(flows.forks),
+        result=["ok", ["FIRST", WHOLE, "LAST"]],
+        runs={"r": ("ok",)},
+        again=flows.forks,
+    ),
+    Workload(
+        name="dead-owner",
+        about="a run that is seized from an owner whose process is gone",
+        prepare=_owned_by_the_dead,
+        begin=_run(flows.plain, {"n": 7}),
+        result=["ok", _PLAIN],
+        runs={"r": ("ok",)},
+        again=flows.plain,
+        needs_leases=True,
     ),
     Workload(
         name="worker",
