@@ -156,3 +156,34 @@ def test_a_store_without_such_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     words = ("--store", "sqlite:///runs.db", "--app", "replay_none")
     rulvar("run", "fine", *words)
     assert "nothing to try" in rulvar("replay", "--status", "suspended", *words).stdout
+
+
+@pytest.mark.slow
+def test_what_the_body_prints_is_no_part_of_the_result(project: Project) -> None:
+    project.deploy('print("imported")\n' + NEW)
+    done = project.said("replay", "f", "--json")
+    assert [run["status"] for run in json.loads(done.stdout)["runs"]] == ["ok"]
+    assert "imported" in done.stderr
+    assert "x" in done.stderr.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_body_that_blocks_the_loop_ends_the_command(project: Project, form: str) -> None:
+    """It is told as blocked, with what was tried before it; what comes behind it is named."""
+    project.deploy(
+        OLD.replace(
+            '    await ctx.step("reserve"',
+            '    import threading\n    threading.Event().wait()\n    await ctx.step("reserve"',
+        )
+    )
+    words = ["replay", "f", "a", "g", "--body-limit", "1s"]
+    done = project.said(*words, *(["--json"] if form == "json" else []), status=1)
+    assert "not tried, for that body cannot be interrupted: g" in done.stderr
+    reason = "its body has kept the event loop from answering for 1 s"
+    if form == "text":
+        assert done.stdout.splitlines()[-1] == f"run a: blocked: {reason}"
+        return
+    fine, blocked = json.loads(done.stdout)["runs"]
+    assert (fine["run_id"], fine["status"]) == ("f", "ok")
+    assert (blocked["run_id"], blocked["status"], blocked["reason"]) == ("a", "blocked", reason)

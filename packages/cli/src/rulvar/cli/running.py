@@ -22,7 +22,7 @@ from rulvar.core.engine.afterlife import abandon
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-__all__ = ["leave", "run_to_end"]
+__all__ = ["end_now", "leave", "run_to_end"]
 
 T = TypeVar("T")
 
@@ -72,6 +72,11 @@ def leave(status: int) -> NoReturn:
     with suppress(Exception):
         # As an orderly end does, after it has waited for the threads.
         atexit._run_exitfuncs()  # noqa: SLF001 - there is no other name for it
+    end_now(status)
+
+
+def end_now(status: int) -> NoReturn:
+    """End the process from any thread, and wait for nobody."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

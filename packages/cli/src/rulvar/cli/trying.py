@@ -1,0 +1,55 @@
+"""What a trial of somebody's code is kept from: standard output, and the process itself."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["output_kept", "watched_loop"]
+
+_LOOK_EVERY_SECONDS = 1.0
+
+
+@contextmanager
+def output_kept() -> Iterator[None]:
+    """Send what user code prints to standard error: standard output is the command's."""
+    with redirect_stdout(sys.stderr):
+        yield
+
+
+@contextmanager
+def watched_loop(seconds: float, give_up: Callable[[], None]) -> Iterator[None]:
+    """Call ``give_up`` from a thread once the running loop has not answered for ``seconds``.
+
+    ``give_up`` ends the process: a loop that code blocks is interrupted by nothing else. It
+    has standard output back; the code under trial goes on beside it and leaves this no more.
+    """
+    loop, stdout = asyncio.get_running_loop(), sys.stdout
+    over, deciding = threading.Event(), threading.Lock()
+
+    def watch() -> None:
+        while not over.is_set():
+            answered = threading.Event()
+            try:
+                loop.call_soon_threadsafe(answered.set)
+            except RuntimeError:
+                return  # it is closed
+            if not answered.wait(seconds):
+                with deciding:
+                    if not over.is_set() and not answered.is_set():
+                        sys.stdout = stdout
+                        give_up()
+            over.wait(min(_LOOK_EVERY_SECONDS, seconds))
+
+    threading.Thread(target=watch, name="rulvar-watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        with deciding:
+            over.set()
