@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LINES_OF_A_FILE = 500
 LINES_OF_A_FUNCTION = 70
 LINES_OF_THE_SPI = 300
-SPI = "packages/core/src/rulvar/core/spi.py"
+SPI = "packages/core/src/rulvar/core/protocols.py"
 
 TEXTS = (
     "*.md",

@@ -172,7 +172,7 @@ def test_budgets_are_checked(house: Path, name: str, text: str, told: str) -> No
 
 
 def test_the_contract_has_a_budget_of_its_own(house: Path) -> None:
-    path = house / "packages" / "core" / "src" / "rulvar" / "core" / "spi.py"
+    path = house / "packages" / "core" / "src" / "rulvar" / "core" / "protocols.py"
     path.parent.mkdir(parents=True)
     path.write_text("a = 1\n" * 300, "utf-8")
     assert run(house, "check_budgets.py")[0] == 0

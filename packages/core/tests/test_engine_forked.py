@@ -12,6 +12,7 @@ import pytest
 
 from rulvar.core.engine import Engine, Worker, workflow
 from rulvar.core.engine.segment import inside
+from rulvar.core.store_life import StoreLife
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ReferenceStore, reference_stores
 
@@ -29,12 +30,19 @@ pytestmark = [
 _LONGEST_S = 20
 
 
+class Anywhere(StoreLife):
+    """A life that asks for no process."""
+
+    def check_process(self) -> None:
+        """Return in every process."""
+
+
 class Careless(ReferenceStore):
     """A store that does not know of forks: what refuses is the engine."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._gate._refuse_child = lambda: None  # type: ignore[method-assign]
+        self._gate._life = Anywhere("the store")
 
 
 @workflow

@@ -36,7 +36,9 @@ _PURE = frozenset(
         "errors",
         "filters",
         "ids",
+        "lease_status",
         "records",
+        "store_life",
         "values",
         "wire",
     )

@@ -95,20 +95,7 @@ from rulvar.core.memory import (
     MemoryStores,
     MemoryTranscriptStore,
 )
-from rulvar.core.records import (
-    RUN_STATUSES,
-    TERMINAL_STATUSES,
-    BlobStat,
-    Blocked,
-    JournalRecord,
-    JsonMembers,
-    Lease,
-    LeaseInfo,
-    RunFilter,
-    RunMeta,
-    RunStatus,
-)
-from rulvar.core.spi import (
+from rulvar.core.protocols import (
     BlobInfo,
     Closable,
     EpochFloor,
@@ -124,6 +111,19 @@ from rulvar.core.spi import (
     RunInventory,
     TranscriptStore,
     WholeRunDelete,
+)
+from rulvar.core.records import (
+    RUN_STATUSES,
+    TERMINAL_STATUSES,
+    BlobStat,
+    Blocked,
+    JournalRecord,
+    JsonMembers,
+    Lease,
+    LeaseInfo,
+    RunFilter,
+    RunMeta,
+    RunStatus,
 )
 from rulvar.core.stores import FencedStores, StorePair, Stores
 from rulvar.core.urls import StoreOptions, StoreURL

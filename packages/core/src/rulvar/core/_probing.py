@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rulvar.core._probe_report import ProbeOutcome, ProbeSurface
     from rulvar.core.clock import Clock
     from rulvar.core.ids import IdSource
-    from rulvar.core.spi import LeasableStore, LeaseAdmin, TranscriptStore
+    from rulvar.core.protocols import LeasableStore, LeaseAdmin, TranscriptStore
     from rulvar.core.stores import StorePair
 
 __all__ = ["probe_fencing"]

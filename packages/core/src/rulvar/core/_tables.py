@@ -6,16 +6,16 @@ leases or threads; whoever calls them stands inside `Gate.passing`.
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rulvar.core.checks import check_meta, run_of_ref
-from rulvar.core.errors import JournalOrderViolation, StoreClosedError, StoreForkedError
+from rulvar.core.errors import JournalOrderViolation
 from rulvar.core.filters import matches
 from rulvar.core.records import BlobStat
+from rulvar.core.store_life import StoreLife
 from rulvar.core.wire import decode_meta
 
 if TYPE_CHECKING:
@@ -27,35 +27,26 @@ __all__ = ["Gate", "RunState", "Tables", "page"]
 
 
 class Gate:
-    """One lock, and the end of a store's life: closed, or left behind by a fork."""
+    """One lock around every call, and the life of the store."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
         self._lock = threading.Lock()
-        self._pid = os.getpid()
-        self._closed = False
+        self._life = StoreLife(name, remedy="open one in this process")
 
     @contextmanager
     def passing(self) -> Iterator[None]:
         """Hold the lock for one call. Raises `StoreForkedError`, `StoreClosedError`."""
-        self._refuse_child()
+        # Before the lock: a thread of the parent may have held it at the fork, for ever.
+        self._life.check()
         with self._lock:
-            if self._closed:
-                message = f"{self._name} is closed: open it again"
-                raise StoreClosedError(message)
+            self._life.check()
             yield
 
     def close(self) -> None:
-        """Wait for the call in flight, then let nobody pass; idempotent."""
-        self._refuse_child()
+        """Wait for the call in flight, then let no other pass; idempotent."""
+        self._life.check_process()
         with self._lock:
-            self._closed = True
-
-    def _refuse_child(self) -> None:
-        # Before the lock: a thread of the parent may have held it at the fork, for ever.
-        if os.getpid() != self._pid:
-            message = f"{self._name} belongs to the parent process: open one in this process"
-            raise StoreForkedError(message)
+            self._life.close()
 
 
 @dataclass(slots=True)

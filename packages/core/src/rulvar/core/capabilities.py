@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-    from rulvar.core.spi import (
+    from rulvar.core.protocols import (
         BlobInfo,
         Closable,
         EpochFloor,

@@ -28,7 +28,7 @@ from rulvar.core.errors import ConfigError
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-    from rulvar.core.spi import (
+    from rulvar.core.protocols import (
         FencedJournalStore,
         FencedTranscriptStore,
         JournalStore,

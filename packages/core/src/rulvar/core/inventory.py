@@ -10,7 +10,7 @@ from rulvar.core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rulvar.core.spi import RunInventory
+    from rulvar.core.protocols import RunInventory
 
 __all__ = ["every_run_id", "is_run_id"]
 

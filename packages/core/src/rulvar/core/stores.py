@@ -10,7 +10,7 @@ from rulvar.core.capabilities import has_close
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from rulvar.core.spi import (
+    from rulvar.core.protocols import (
         FencedJournalStore,
         FencedTranscriptStore,
         JournalStore,

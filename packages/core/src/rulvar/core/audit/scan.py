@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from rulvar.core.clock import Clock
     from rulvar.core.journal import JournalEntry
+    from rulvar.core.protocols import JournalStore, TranscriptStore
     from rulvar.core.records import BlobStat, LeaseInfo, RunMeta
-    from rulvar.core.spi import JournalStore, TranscriptStore
     from rulvar.core.stores import StorePair
 
 __all__ = ["Progress", "audit_run", "audit_runs", "count_runs"]

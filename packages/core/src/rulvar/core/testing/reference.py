@@ -4,14 +4,15 @@ Read it from the top. A run has at most one lease row, and for ever an epoch, th
 number that was granted for its id. Three rules make the fence:
 
 1. A lease is *live* when it names the run, its epoch is the run's highest, the row is still
-   there under its owner, and the row's expiry lies ahead. `_verdict` says which of these
-   fails first; nothing else in this file judges a lease.
-2. The verdict and the change that depends on it happen under one lock, so nobody comes
+   there under its owner, and the row's expiry lies ahead. `lease_status` says which of these
+   fails first; nothing else judges a lease.
+2. The verdict and the change that depends on it happen under one lock, so that no other call comes
    between them. A store on disk does both in one transaction.
 3. Epochs are kept apart from everything that can be deleted.
 
 Every method has the same three lines: check the arguments, pass the gate (closed? forked?),
-ask the fence; then it changes something or does not. That order is part of the contract.
+ask the fence; then it changes something or does not. That order is part of the contract. The
+file is as long as the contract: two dozen calls with their promises, and no other logic.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from rulvar.core.checks import (
 )
 from rulvar.core.clock import SystemClock
 from rulvar.core.errors import LeaseHeldError, StoreFullError
+from rulvar.core.lease_status import LeaseState, lease_status, refusal, refuse_foreign
 from rulvar.core.records import Lease, LeaseInfo
 from rulvar.core.stores import Stores
 
@@ -102,30 +104,27 @@ class ReferenceStore:
     # --- the fence --------------------------------------------------------------------------
 
     def _verdict(self, lease: Lease) -> RefusalReason | None:
-        """Return why the lease is dead, or None when it is the live one. The whole table."""
-        highest = self._epochs.get(lease.run_id)
-        row = self._leases.get(lease.run_id)
-        if highest is None or lease.epoch > highest:
-            return "unknown"
-        if lease.epoch < highest:
-            return "superseded"
-        if row is None or row.epoch != highest:
-            return "released"
-        if row.owner != lease.owner:
-            return "unknown"
-        if row.expires_at <= self._clock.now_ms():
-            return "expired"
-        return None
+        """Return why the lease is dead, or None when it is the live one."""
+        return lease_status(self._state(lease.run_id), lease, self._clock.now_ms())
+
+    def _state(self, run_id: str) -> LeaseState:
+        """Return what there is of a run's leases: its highest epoch, and its row if any."""
+        highest, row = self._epochs.get(run_id), self._leases.get(run_id)
+        if row is None:
+            return LeaseState(run_id, highest)
+        return LeaseState(run_id, highest, row.owner, row.epoch, row.expires_at)
 
     def _fence(self, run_id: str, lease: Lease | None) -> None:
         """Let a mutation of ``run_id`` through, or raise `LeaseHeldError`."""
         if lease is None:
             return  # the unfenced write of a single writer
-        if lease.run_id != run_id:
-            raise LeaseHeldError(run_id=run_id, reason="foreign-run", offered=lease)
+        refuse_foreign(run_id, lease)
         reason = self._verdict(lease)
         if reason is not None:
-            raise _refusal(run_id, reason, lease, self._live_row(run_id))
+            raise self._refusal(run_id, reason, lease)
+
+    def _refusal(self, run_id: str, reason: RefusalReason, offered: Lease | None) -> LeaseHeldError:
+        return refusal(self._state(run_id), reason, self._clock.now_ms(), offered=offered)
 
     def _live_row(self, run_id: str) -> _LeaseRow | None:
         row = self._leases.get(run_id)
@@ -152,9 +151,8 @@ class ReferenceStore:
         check_run_id(run_id)
         check_owner(owner)
         with self._gate.passing():
-            row = self._live_row(run_id)
-            if row is not None:
-                raise _refusal(run_id, "held", None, row)
+            if self._live_row(run_id) is not None:
+                raise self._refusal(run_id, "held", None)
             return self._grant(run_id, owner)
 
     def renew(self, lease: Lease, /) -> None:
@@ -197,9 +195,9 @@ class ReferenceStore:
         with self._gate.passing():
             reason = self._verdict(lease)
             if reason is None:
-                raise _refusal(lease.run_id, "held", lease, self._leases[lease.run_id])
+                raise self._refusal(lease.run_id, "held", lease)
             if reason != "expired":
-                raise _refusal(lease.run_id, reason, lease, self._live_row(lease.run_id))
+                raise self._refusal(lease.run_id, reason, lease)
             return self._grant(lease.run_id, lease.owner)
 
     def seize(self, run_id: str, owner: str, /, *, over: Lease | None = None) -> Lease:
@@ -217,10 +215,9 @@ class ReferenceStore:
             return self._grant(run_id, owner)
 
     def _check_present(self, run_id: str, over: Lease) -> None:
-        if over.run_id != run_id:
-            raise LeaseHeldError(run_id=run_id, reason="foreign-run", offered=over)
+        refuse_foreign(run_id, over)
         if self._verdict(over) not in {None, "expired"}:
-            raise _refusal(run_id, "superseded", over, self._live_row(run_id))
+            raise self._refusal(run_id, "superseded", over)
 
     def raise_epoch(self, run_id: str, at_least: int, /) -> None:
         """Make the run's highest epoch at least ``at_least``, and end its lease."""
@@ -412,19 +409,6 @@ def reference_stores(*, clock: Clock | None = None, lease_ttl_ms: int = 60_000) 
     """Return a fresh `ReferenceStore` and its twin as a pair."""
     store = ReferenceStore(clock=clock, lease_ttl_ms=lease_ttl_ms)
     return Stores(store, store.transcripts())
-
-
-def _refusal(
-    run_id: str, reason: RefusalReason, offered: Lease | None, live: _LeaseRow | None
-) -> LeaseHeldError:
-    return LeaseHeldError(
-        run_id=run_id,
-        reason=reason,
-        offered=offered,
-        holder=live.owner if live else None,
-        epoch=live.epoch if live else None,
-        expires_at=live.expires_at if live else None,
-    )
 
 
 def _check_lease(lease: Lease | None) -> None:

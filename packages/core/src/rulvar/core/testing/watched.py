@@ -17,7 +17,7 @@ from rulvar.core.records import JournalRecord, Lease, RunMeta
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from rulvar.core.spi import JournalStore, TranscriptStore
+    from rulvar.core.protocols import JournalStore, TranscriptStore
     from rulvar.core.stores import StorePair
 
 __all__ = ["StoreCall", "WatchedStores"]
