@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.conformance import FactorySubject, Reach, certify
+from rulvar.conformance import (
+    FactorySubject,
+    Reach,
+    catalogue,
+    certify,
+    child,
+    children,
+    registry,
+    subject,
+)
 from rulvar.conformance.blame import fault_of
+from rulvar.conformance.checks import fence
 from rulvar.conformance.children import ChildDied
 from rulvar.conformance.interrupts import Interrupted
-from rulvar.core import Stores
-from rulvar.core.testing import ReferenceStore
+from rulvar.conformance.stepping import has_steps
+from rulvar.core import Stores, checks
+from rulvar.core.testing import ReferenceStore, reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -106,3 +118,32 @@ def test_a_call_is_interrupted_at_each_of_its_points_and_completes_after_the_las
     beyond = Interrupted(_step(ReferenceStore()), at=whole.points + 1)
     assert beyond.run(10)
     assert beyond.outcome == "returned"
+
+
+def test_what_goes_wrong_where_no_answer_is_handled_is_an_error_of_the_kit() -> None:
+    for module in (child, children, registry, subject):
+        source = "def stumble():\n    raise KeyError('no such place')\n"
+        frame_globals = {**vars(module)}
+        exec(compile(source, str(module.__file__), "exec"), frame_globals)
+        assert fault_of(_stumbled(frame_globals["stumble"])) is None
+        frame_globals["HANDLES_ANSWERS"] = True
+        assert fault_of(_stumbled(frame_globals["stumble"])) is not None
+
+
+def _stumbled(call: Callable[[], None]) -> Exception:
+    with pytest.raises(KeyError) as caught:
+        call()
+    return caught.value
+
+
+def test_the_clauses_of_the_fence_and_no_others_bear_company() -> None:
+    beside = {clause.id for clause in catalogue() if clause.beside_others}
+    assert beside == {clause.id for clause in fence.CLAUSES}
+
+
+def test_what_changes_nothing_in_a_store_has_no_steps_and_a_store_has() -> None:
+    assert not has_steps(str(checks.__file__))
+    assert not has_steps(str(children.__file__))
+    assert not has_steps(str(threading.__file__))
+    assert has_steps(str(reference.__file__))
+    assert has_steps(str(pytest.__file__))  # where an installed store would be

@@ -3,18 +3,18 @@
 The checks are tried on sound stores, where none of them does. On another store the error came
 out of one of its calls, or the check could not read what the store answered: the store broke
 the clause, and the kit says so with the timeline instead of a traceback. What is left is an
-error of the kit: its processes, its threads, the place where the store was to be opened.
+error of the kit: its processes, its threads, the place where the store was to be opened. A
+module of the kit that handles no answer of a store says so: ``HANDLES_ANSWERS = False``.
 """
 
 from __future__ import annotations
 
 import linecache
 import os
-import sysconfig
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.children import ChildDied
+from rulvar.conformance.children import Child, ChildDied
+from rulvar.conformance.code_origin import in_kit, in_stdlib, short_name
 from rulvar.core.errors import RulvarError
 
 if TYPE_CHECKING:
@@ -26,17 +26,9 @@ __all__ = ["Fault", "fault_of"]
 Fault = tuple[str, str]
 """What was expected of the store, and what came instead."""
 
-_KIT = os.fspath(Path(__file__).parent) + os.sep
-_STDLIB = sysconfig.get_path("stdlib") + os.sep
-_INSTALLED = tuple(
-    os.path.normpath(sysconfig.get_path(name)) + os.sep for name in ("purelib", "platlib")
-)
 _HYPOTHESIS = f"{os.sep}hypothesis{os.sep}"
 _STUMBLES = (TypeError, AttributeError, LookupError, ValueError)
 """What reading a malformed answer raises."""
-
-_OURS = frozenset({"subject.py", "children.py", "child.py", "registry.py"})
-"""Files of the kit that handle no answer of a store."""
 
 
 def fault_of(error: Exception) -> Fault | None:
@@ -46,13 +38,13 @@ def fault_of(error: Exception) -> Fault | None:
     if here is None or isinstance(error, ChildDied):
         return None
     frame, line = frames[here]
-    where = f"{_short(frame)}:{line}: {_source(frame, line)}"
+    where = f"{short_name(frame.f_code.co_filename)}:{line}: {_source(frame, line)}"
     told = f"{_told(error)} ({where})"
     if here + 1 < len(frames):
         return _fault_below(frames[here + 1][0], told)
-    if _file(frame) == "children.py" and frame.f_code.co_name == "_finish":
+    if frame.f_code is Child.finish.__code__:
         return ("the call in the other process returns", _told(error))
-    if _file(frame) in _OURS:
+    if not frame.f_globals.get("HANDLES_ANSWERS", True):
         return None
     if isinstance(error, RulvarError) or type(error).__module__ != "builtins":
         return ("the call returns", told)
@@ -63,8 +55,7 @@ def fault_of(error: Exception) -> Fault | None:
 def _fault_below(frame: FrameType, told: str) -> Fault | None:
     """Judge an error that came out of what the kit had called."""
     name = frame.f_code.co_filename
-    installed = name.startswith(_INSTALLED)
-    if _HYPOTHESIS in name or (name.startswith(_STDLIB) and not installed):
+    if _HYPOTHESIS in name or in_stdlib(name):
         return None
     return ("the call returns, with an answer of the type that the SPI says", told)
 
@@ -84,15 +75,7 @@ def _frames(error: Exception) -> Iterator[tuple[FrameType, int]]:
 
 
 def _in_kit(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_KIT)
-
-
-def _file(frame: FrameType) -> str:
-    return Path(frame.f_code.co_filename).name
-
-
-def _short(frame: FrameType) -> str:
-    return frame.f_code.co_filename.removeprefix(_KIT)
+    return in_kit(frame.f_code.co_filename)
 
 
 def _source(frame: FrameType, line: int) -> str:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["IN_CHILD", "ForeignError", "main", "receive", "send"]
 
+HANDLES_ANSWERS = False
+"""What goes wrong in this module is the kit's fault, and never an answer of a store."""
+
 IN_CHILD = "RULVAR_CONFORMANCE_CHILD"
 """Set in the environment of a process that the kit started."""
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Child", "ChildDied", "Children"]
 
+HANDLES_ANSWERS = False
+"""What goes wrong in this module is the kit's fault, and never an answer of a store."""
+
 _PROGRAM = "from rulvar.conformance.child import main; main()"
 
 
@@ -100,14 +103,14 @@ class Child:
         kind, value = self._receive()
         if kind == "told":
             return value
-        return self._finish(kind, value)
+        return self.finish(kind, value)
 
     def answer(self) -> object:
         """Wait for the answer to the last message; what is told meanwhile is dropped."""
         while True:
             kind, value = self._receive()
             if kind != "told":
-                return self._finish(kind, value)
+                return self.finish(kind, value)
 
     def _receive(self) -> tuple[str, object]:
         try:
@@ -116,7 +119,8 @@ class Child:
             message = f"the other process ended with {self._process.poll()}"
             raise ChildDied(message) from error
 
-    def _finish(self, kind: str, value: object) -> object:
+    def finish(self, kind: str, value: object) -> object:
+        """Return what the other process returned, or raise what was raised there."""
         if kind == "raised":
             raise cast("Exception", value)
         return value

@@ -85,6 +85,8 @@ class Clause:
     ``timed`` whether leases must run out for it, ``lease_ttl_ms`` how long they are to live
     when it matters otherwise; ``moves_clock`` says that it moves the clock where there is one;
     ``kills`` that it is about what a killed process leaves, and kills one with SIGKILL.
+    ``beside_others`` says that it proves as much while other clauses are tried: it has a place
+    to itself, makes its calls one after the other, and measures no time.
     """
 
     id: str
@@ -100,17 +102,20 @@ class Clause:
     lease_ttl_ms: int | None = None
     moves_clock: bool = False
     kills: bool = False
+    beside_others: bool = False
 
 
 class Section:
     """The clauses of one module of checks, in their order.
 
-    ``level`` and ``source`` are what its clauses have unless they say otherwise.
+    ``level`` and ``source`` are what its clauses have unless they say otherwise,
+    ``beside_others`` is so of all of them.
     """
 
-    def __init__(self, *, level: Level, source: str) -> None:
+    def __init__(self, *, level: Level, source: str, beside_others: bool = False) -> None:
         self._level = level
         self._source = source
+        self._beside_others = beside_others
         self._clauses: list[Clause] = []
 
     def __iter__(self) -> Iterator[Clause]:
@@ -151,6 +156,7 @@ class Section:
                     lease_ttl_ms=lease_ttl_ms,
                     moves_clock=moves_clock,
                     kills=kills,
+                    beside_others=self._beside_others,
                 )
             )
             return check

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["catalogue", "chosen"]
 
+HANDLES_ANSWERS = False
+"""What goes wrong in this module is the kit's fault, and never an answer of a store."""
+
 _SECTIONS = (
     declarations.CLAUSES,
     journal.CLAUSES,

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from rulvar.conformance.blame import fault_of
 from rulvar.conformance.certificate import Certificate, Result
-from rulvar.conformance.checks import fence
 from rulvar.conformance.child import IN_CHILD
 from rulvar.conformance.children import Children
 from rulvar.conformance.claims import declared_by
@@ -49,8 +48,6 @@ _FRAMES = 6
 
 JOBS = 4
 """How many clauses are tried at once where that proves as much."""
-
-_IN_COMPANY = frozenset(clause.id for clause in fence.CLAUSES)
 
 
 def certify(
@@ -241,7 +238,7 @@ class Certification:
         if self.outside(clause) is not None:
             return False
         waits = clause.timed and not self.subject.has_clock
-        return waits or clause.id in _IN_COMPANY
+        return waits or clause.beside_others
 
     def _ttls(self, clause: Clause) -> tuple[int, ...]:
         if not clause.timed:

@@ -9,14 +9,23 @@ itself) has no steps.
 
 from __future__ import annotations
 
-import os
 import sys
-import sysconfig
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import rulvar.core.checks as _checks
+import rulvar.core.capabilities
+import rulvar.core.checks
+import rulvar.core.clock
+import rulvar.core.errors
+import rulvar.core.filters
+import rulvar.core.ids
+import rulvar.core.lease_status
+import rulvar.core.records
+import rulvar.core.store_life
+import rulvar.core.values
+import rulvar.core.wire
+from rulvar.conformance.code_origin import in_kit, in_stdlib
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,36 +35,30 @@ if TYPE_CHECKING:
 
 __all__ = ["Stepped", "has_steps"]
 
-_CORE = Path(_checks.__file__).parent
 _PURE = frozenset(
-    os.fspath(_CORE / f"{name}.py")
-    for name in (
-        "capabilities",
-        "checks",
-        "clock",
-        "errors",
-        "filters",
-        "ids",
-        "lease_status",
-        "records",
-        "store_life",
-        "values",
-        "wire",
+    module.__file__
+    for module in (
+        rulvar.core.capabilities,
+        rulvar.core.checks,
+        rulvar.core.clock,
+        rulvar.core.errors,
+        rulvar.core.filters,
+        rulvar.core.ids,
+        rulvar.core.lease_status,
+        rulvar.core.records,
+        rulvar.core.store_life,
+        rulvar.core.values,
+        rulvar.core.wire,
     )
 )
-_KIT = os.fspath(Path(__file__).parent) + os.sep
-_STDLIB = sysconfig.get_path("stdlib") + os.sep
-_INSTALLED = tuple(
-    os.path.normpath(sysconfig.get_path(name)) + os.sep for name in ("purelib", "platlib")
-)
+"""What stores call that changes nothing: no state, no lock."""
 
 
 def has_steps(filename: str) -> bool:
     """Whether code in this file may change something in a store."""
-    if filename in _PURE or filename.startswith((_KIT, "<")):
+    if filename in _PURE or filename.startswith("<"):
         return False
-    # site-packages lies inside the standard library's folder, and stores lie in it.
-    return filename.startswith(_INSTALLED) or not filename.startswith(_STDLIB)
+    return not in_kit(filename) and not in_stdlib(filename)
 
 
 class Stepped:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FactorySubject", "Home", "Opener", "Place", "Subject", "UrlSubject"]
 
+HANDLES_ANSWERS = False
+"""What goes wrong in this module is the kit's fault, and never an answer of a store."""
+
 _TMP = "@tmp@"
 _folders: dict[Path, int] = {}
 """The folders of places that were not discarded yet, each with the process that made it."""

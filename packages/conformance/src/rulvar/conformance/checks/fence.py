@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES", "KINDS"]
 
-CLAUSES = Section(level=Level.LEASABLE, source="Fence table")
+CLAUSES = Section(level=Level.LEASABLE, source="Fence table", beside_others=True)
 
 
 @dataclass(frozen=True, slots=True)
