@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -56,3 +57,35 @@ def test_workers_hit_a_damaged_journal_once_and_a_resume_clears_it() -> None:
     after = bench.store.get_meta("r")
     assert after is not None
     assert after.blocked is None
+
+
+@workflow
+async def parent(ctx: Context) -> object:
+    return await ctx.child("c", waits)
+
+
+def test_a_damaged_child_blocks_its_parent() -> None:
+    """The parent cannot go on without it, and its own body is not asked."""
+    bench = ReplayBench()
+
+    async def family() -> tuple[str, list[str]]:
+        async with Engine(bench.stores(), [parent, waits], clock=bench.clock) as engine:
+            if bench.store.get_meta("r") is None:
+                return (await engine.run(parent, run_id="r")).status, []
+            report = await Worker(engine).run(until_idle=True)
+            return "", [*report.blocked, *report.broken]
+
+    assert asyncio.run(family()) == ("suspended", [])
+    [child_id] = [row.run_id for row in bench.store.list_runs() if row.run_id != "r"]
+    row, seq = bench.store.get_meta(child_id), len(bench.store.load(child_id))
+    assert row is not None
+    damage = JournalRecord(seq=seq, payload=b'{"seq":%d,"kind":7}' % seq)
+    bench.store.append(child_id, damage)
+    bench.store.put_meta(replace(row, wake_at=row.updated_at))
+    assert asyncio.run(family()) == ("", ["r"])
+    assert asyncio.run(family()) == ("", []), "another process of the same code leaves it alone"
+    found = bench.store.get_meta("r")
+    assert found is not None
+    assert found.status == "suspended"
+    assert found.blocked is not None
+    assert repr(child_id) in found.blocked.reason

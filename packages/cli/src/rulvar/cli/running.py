@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from rulvar.core.engine.afterlife import abandon
+from rulvar.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -28,6 +29,13 @@ T = TypeVar("T")
 
 _TASKS_SECONDS = 1.0
 _THREADS_SECONDS = 0.2
+_STOPPED = "Event loop stopped before Future completed."
+"""What asyncio says of a loop that was stopped under it."""
+
+_MEND = (
+    "let it cancel the tasks that it made, and leave the loop alone; what the command worked "
+    "on is let go and can be resumed"
+)
 
 _ran: list[bool] = []
 """Whether this process has run user code, which may have left threads behind."""
@@ -36,7 +44,8 @@ _ran: list[bool] = []
 def run_to_end(main: Coroutine[object, object, T]) -> T:
     """Run a coroutine as `asyncio.run` does, but wait for nobody who does not obey.
 
-    Raises what ``main`` raises.
+    Raises what ``main`` raises, and `ConfigError` where user code has stopped the loop or
+    cancelled the command's own task.
     """
     _ran.append(True)
     with asyncio.Runner() as runner:
@@ -45,6 +54,14 @@ def run_to_end(main: Coroutine[object, object, T]) -> T:
         loop.set_default_executor(threads)
         try:
             return runner.run(main)
+        except asyncio.CancelledError:
+            message = f"the code of a workflow has cancelled the command's own task: {_MEND}"
+            raise ConfigError(message) from None
+        except RuntimeError as error:
+            if not asyncio.all_tasks(loop) or error.args != (_STOPPED,):
+                raise
+            message = f"the code of a workflow has stopped the command's event loop: {_MEND}"
+            raise ConfigError(message) from None
         finally:
             loop.run_until_complete(_end_tasks())
             threads.shutdown(wait=False, cancel_futures=True)

@@ -40,7 +40,7 @@ def watched_loop(seconds: float, give_up: Callable[[], None]) -> Iterator[None]:
                 loop.call_soon_threadsafe(answered.set)
             except RuntimeError:
                 return  # it is closed
-            if not answered.wait(seconds):
+            if not answered.wait(min(seconds, threading.TIMEOUT_MAX)):
                 with deciding:
                     if not over.is_set() and not answered.is_set():
                         sys.stdout = stdout

@@ -25,6 +25,7 @@ from rulvar.core.errors import (
     NonDeterminismError,
     RunCancelledError,
     StoreBusyError,
+    StoreCorruptError,
     SupersededError,
 )
 from rulvar.core.wire import parse_time
@@ -143,7 +144,7 @@ async def _execute(
         raise
     except (LeaseHeldError, SupersededError, StoreBusyError):
         return None
-    except NonDeterminismError as error:
+    except (NonDeterminismError, StoreCorruptError) as error:
         segment.block(error)  # the parent cannot go on without it
         await segment.strands.stand_still()
         raise

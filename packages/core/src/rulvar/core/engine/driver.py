@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.outcome import Failure
     from rulvar.core.engine.ownership import Ownership
     from rulvar.core.engine.parts import Parts
-    from rulvar.core.errors import NonDeterminismError
+    from rulvar.core.errors import RulvarError
     from rulvar.core.records import RunMeta
 
 __all__ = ["drive"]
@@ -308,7 +308,7 @@ async def _raise_what_failed(segment: Segment) -> None:
     raise failed
 
 
-def _record_block(segment: Segment, booted: Booted, error: NonDeterminismError) -> None:
+def _record_block(segment: Segment, booted: Booted, error: RulvarError) -> None:
     """Say in the row why this code cannot go on, and let the run go in order.
 
     The run is what it was: one that waited for something is suspended as before.

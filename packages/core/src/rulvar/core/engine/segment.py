@@ -21,6 +21,7 @@ from rulvar.core.engine.scheduling import Strands
 from rulvar.core.engine.schemas import answered_already, check_resolution, choose_wait
 from rulvar.core.errors import (
     LeaseHeldError,
+    NonDeterminismError,
     StoreError,
     SupersededError,
 )
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.events import Tell
     from rulvar.core.engine.parts import ChildHandle, Parts
     from rulvar.core.engine.replay import Replay
-    from rulvar.core.errors import NonDeterminismError
+    from rulvar.core.errors import StoreCorruptError
 
 __all__ = ["CURRENT", "Segment", "child_is_live", "entering", "inside"]
 
@@ -102,8 +103,8 @@ class Segment:
         self.left_behind: asyncio.Future[object] = self.loop.create_future()
         self._afterlife = Afterlife()
         self.children: dict[str, ChildHandle] = {}
-        self.blocked: NonDeterminismError | None = None
-        """Why the present code cannot replay the journal, once that is known."""
+        self.blocked: NonDeterminismError | StoreCorruptError | None = None
+        """Why the present code cannot go on with the run, once that is known."""
         self.strands = Strands(self)
         self.frames = Frames(self)
         self.blocks: list[Block] = []
@@ -161,15 +162,17 @@ class Segment:
         self.failure = self.failure or error
         self.end(Ending.FAILED)
 
-    def block(self, error: NonDeterminismError) -> None:
-        """End because the body took another way than its journal: nothing new begins.
+    def block(self, error: NonDeterminismError | StoreCorruptError) -> None:
+        """End because the body took another way than its journal, or a child's is damaged.
 
+        Nothing new begins.
         Calls under way may still end, within a stop's grace, and are journalled; the body is
         not told (no handler of its own gets to see the error).
         """
         if self.blocked is not None or self.has_ended:
             return
-        error.run_id = self.run_id
+        if isinstance(error, NonDeterminismError):
+            error.run_id = self.run_id
         self.blocked = error
         for child in self.children.values():
             child.drain()

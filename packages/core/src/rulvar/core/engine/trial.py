@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.replay import Call
     from rulvar.core.engine.segment import Segment
     from rulvar.core.engine.workflow import Workflow
+    from rulvar.core.errors import RulvarError
     from rulvar.core.events import Event
     from rulvar.core.journal import JournalEntry
     from rulvar.core.records import JournalRecord
@@ -124,7 +125,7 @@ async def _try(parts: Parts, run_id: str, seconds: float) -> Trial:
 
     timer: list[asyncio.TimerHandle] = []
     outcome: RunOutcome | None = None
-    blocked: NonDeterminismError | None = None
+    blocked: RulvarError | None = None
     try:
         outcome = await drive(parts, parts.own(run_id), Resume(), on_live=begin)
     except NonDeterminismError as error:
