@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from unittest.mock import patch
 
 from rulvar.core.records import JournalRecord, RunMeta
-from rulvar.stores.sqlite.handles import OpenFiles
+from rulvar.stores.sqlite.open_files import OpenFiles
 from rulvar.stores.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:

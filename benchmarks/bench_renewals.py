@@ -22,7 +22,7 @@ from unittest.mock import patch
 from rulvar.core import Engine, Stores, workflow
 from rulvar.core.testing import WatchedStores
 from rulvar.stores.sqlite import SqliteStore
-from rulvar.stores.sqlite.commits import Committer
+from rulvar.stores.sqlite.group_commit import Committer
 
 if TYPE_CHECKING:
     from rulvar.core import Context, Event

@@ -25,7 +25,7 @@ import os, signal, sys, threading
 import apsw
 from rulvar.core import LeaseHeldError
 from rulvar.stores.sqlite import SqliteStore
-from rulvar.stores.sqlite.twin import SqliteTranscripts
+from rulvar.stores.sqlite.transcripts import SqliteTranscripts
 
 
 def unfenced(cls, name):

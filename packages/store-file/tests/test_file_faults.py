@@ -126,7 +126,7 @@ def crashed(root: Path) -> State:
         for step, _ in (append("a", 0), append("a", 1), append("b", 5), append(LONG, 4)):
             step(store)
         put_meta("b", "running")[0](store)
-        layout = store._home.layout
+        layout = store._directory.layout
     with open(layout.journal("a"), "ab") as file:  # noqa: PTH123
         file.write(b'{"seq":2,"v":"xx')
     with open(layout.journal(LONG), "ab") as file:  # noqa: PTH123

@@ -9,9 +9,9 @@ import pytest
 from rulvar.core.records import JournalRecord
 from rulvar.stores.file.lines import (
     LineError,
+    classify_tail,
     decode_line,
     encode_line,
-    judge_tail,
     last_line,
 )
 
@@ -106,7 +106,7 @@ def test_what_is_no_record(line: bytes, kind: DamageKind) -> None:
 def test_the_end_of_a_journal(
     line: bytes, ended: bool, kind: TailKind, kept: list[int], dropped: int
 ) -> None:
-    tail = judge_tail(line, ended=ended, after=4)
+    tail = classify_tail(line, ended=ended, after=4)
     assert (tail.kind, [each.seq for each in tail.records]) == (kind, kept)
     assert tail.dropped == dropped
     if tail.prefix is not None:
@@ -134,7 +134,7 @@ def test_an_end_that_is_damaged_is_never_taken_for_torn(
     line: bytes, ended: bool, kind: DamageKind
 ) -> None:
     with pytest.raises(LineError) as caught:
-        judge_tail(line, ended=ended, after=4)
+        classify_tail(line, ended=ended, after=4)
     assert caught.value.kind == kind
 
 
@@ -144,7 +144,7 @@ def test_every_beginning_of_a_record_is_torn_and_every_record_behind_one_is_foun
     found = unsure = 0
     for whole in (encode_line(first)[:-1], encode_line(multiline)[:-1]):
         for cut in range(1, len(whole)):
-            assert judge_tail(whole[:cut], ended=False, after=4).kind == "torn"
+            assert classify_tail(whole[:cut], ended=False, after=4).kind == "torn"
             for behind in (record(8, ',"v":{"seq":9}'), multiline_at(8)):
                 line = whole[:cut] + encode_line(behind)[:-1]
                 tail = tail_of(line)
@@ -161,7 +161,7 @@ def test_every_beginning_of_a_record_is_torn_and_every_record_behind_one_is_foun
 
 def tail_of(line: bytes) -> JournalRecord | DamageKind:
     try:
-        tail = judge_tail(line, ended=True, after=4)
+        tail = classify_tail(line, ended=True, after=4)
     except LineError as error:
         return error.kind
     assert tail.kind == "joined"

@@ -163,7 +163,7 @@ def test_a_shortened_name_whose_meaning_is_lost_or_forged_stands_for_nothing(
         assert stores.transcripts.get(f"{run_id}/x") == b"blob"
         journal = stores.journal
         assert (
-            Names(FaultyFileSystem(), journal._home.layout).text_of(  # type: ignore[attr-defined]
+            Names(FaultyFileSystem(), journal._directory.layout).text_of(  # type: ignore[attr-defined]
                 encode_name(run_id)
             )
             is None

@@ -72,7 +72,9 @@ def test_the_full_fence_is_refused_by_name(tmp_path: Path) -> None:
     with FileStores(tmp_path / "store") as stores, pytest.raises(ConfigError) as caught:
         assert_fenced_writes(stores)
     assert "rulvar.stores.file.store.FileJournalStore does not declare" in str(caught.value)
-    assert "rulvar.stores.file.twin.FileTranscriptStore does not declare" in str(caught.value)
+    assert "rulvar.stores.file.transcripts.FileTranscriptStore does not declare" in str(
+        caught.value
+    )
     for store in (stores.journal, stores.transcripts):
         for name in ("fenced_writes", "acquire", "renew", "release", "lease_ttl_ms"):
             assert not hasattr(store, name)

@@ -14,7 +14,7 @@ import pytest
 
 from rulvar.core.errors import ConfigError, StoreBusyError
 from rulvar.core.records import JournalRecord
-from rulvar.stores.sqlite.filesystem import who_blocks
+from rulvar.stores.sqlite.os_checks import who_blocks
 from rulvar.stores.sqlite.store import SqliteStore
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's table of locks")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rulvar.stores.sqlite.commits import Committer
+    from rulvar.stores.sqlite.group_commit import Committer
 
 
 def record(seq: int) -> JournalRecord:

@@ -18,7 +18,7 @@ import pytest
 from rulvar.core.errors import ConfigError, JournalOrderViolation, LeaseHeldError, StoreBusyError
 from rulvar.core.records import JournalRecord, Lease, RunMeta
 from rulvar.core.testing import ManualClock
-from rulvar.stores.sqlite.commits import Committer
+from rulvar.stores.sqlite.group_commit import Committer
 from rulvar.stores.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from rulvar.stores.sqlite import SqliteStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rulvar.stores.sqlite.twin import SqliteTranscripts
+    from rulvar.stores.sqlite.transcripts import SqliteTranscripts
 
 RECORD = JournalRecord(seq=0, payload=b'{"seq":0}')
 META = RunMeta(run_id="run", status="ok", updated_at="2026-01-01T00:00:00.000Z")

@@ -11,7 +11,7 @@ import pytest
 from rulvar.core.errors import ConfigError, StoreCorruptError
 from rulvar.core.records import JournalRecord
 from rulvar.stores.sqlite import SqliteStore
-from rulvar.stores.sqlite.filesystem import other_names
+from rulvar.stores.sqlite.os_checks import other_names
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,8 +18,8 @@ import pytest
 
 from rulvar.core.errors import OutcomeUnknownError
 from rulvar.core.records import JournalRecord
-from rulvar.stores.sqlite.commits import Committer
-from rulvar.stores.sqlite.jobs import Job
+from rulvar.stores.sqlite.group_commit import Committer
+from rulvar.stores.sqlite.job import Job
 from rulvar.stores.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:

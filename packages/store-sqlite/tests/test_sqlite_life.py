@@ -31,13 +31,13 @@ from rulvar.core.capabilities import (
 from rulvar.core.errors import ConfigError, StoreClosedError, StoreError, StoreForkedError
 from rulvar.core.records import JournalRecord, Lease, RunMeta
 from rulvar.core.urls import StoreURL
-from rulvar.stores.sqlite import commits
 from rulvar.stores.sqlite import connection as connections
+from rulvar.stores.sqlite import group_commit
 from rulvar.stores.sqlite.connection import require_sqlite, resolve
-from rulvar.stores.sqlite.filesystem import network_filesystem
+from rulvar.stores.sqlite.os_checks import network_filesystem
 from rulvar.stores.sqlite.plugin import rulvar_open_stores
 from rulvar.stores.sqlite.store import SqliteStore
-from rulvar.stores.sqlite.twin import SqliteTranscripts
+from rulvar.stores.sqlite.transcripts import SqliteTranscripts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -221,7 +221,7 @@ def test_close_waits_for_the_calls_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those too that were not in the batch which the closing store meets."""
-    monkeypatch.setattr(commits, "_MOST_JOBS", 1)
+    monkeypatch.setattr(group_commit, "_MOST_JOBS", 1)
     path = tmp_path / "runs.db"
     store = SqliteStore(path)
     blocker = apsw.Connection(str(path))

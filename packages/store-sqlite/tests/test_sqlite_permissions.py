@@ -14,7 +14,7 @@ import pytest
 
 from rulvar.core import open_stores
 from rulvar.core.errors import ConfigError
-from rulvar.stores.sqlite import SqliteStore, filesystem
+from rulvar.stores.sqlite import SqliteStore, os_checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,10 +74,10 @@ def test_without_mknod_a_file_is_made_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "mknod", raising=False)
-    filesystem.make_private(str(tmp_path / "a.db"))
+    os_checks.make_private(str(tmp_path / "a.db"))
     assert (tmp_path / "a.db").stat().st_mode & 0o7777 == 0o600
-    filesystem.make_private(str(tmp_path / "a.db"))
-    filesystem.make_private(str(tmp_path / "no folder" / "a.db"))
+    os_checks.make_private(str(tmp_path / "a.db"))
+    os_checks.make_private(str(tmp_path / "no folder" / "a.db"))
 
 
 def test_another_word_is_refused_before_anything_is_made(tmp_path: Path) -> None:

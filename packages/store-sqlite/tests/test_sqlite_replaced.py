@@ -16,8 +16,8 @@ import pytest
 
 from rulvar.core.errors import StoreCorruptError
 from rulvar.core.records import JournalRecord, RunMeta
-from rulvar.stores.sqlite import SqliteStore, handles
-from rulvar.stores.sqlite.handles import OpenFiles
+from rulvar.stores.sqlite import SqliteStore, open_files
+from rulvar.stores.sqlite.open_files import OpenFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,7 +158,7 @@ def test_what_is_not_open_here_is_not_taken_for_open(
     """Between SQLite's opening of the log and the look at it, another one took its name."""
     path = tmp_path / "runs.db"
     SqliteStore(path).close()
-    if not handles.open_descriptors():
+    if not open_files.open_descriptors():
         pytest.skip("this system does not tell what is open")
     look = OpenFiles.of.__func__  # type: ignore[attr-defined]
 

@@ -13,8 +13,8 @@ from gallery_sqlite_tools import check_alone, written
 from rulvar.core.checks import check_record, check_run_id
 from rulvar.core.errors import JournalOrderViolation, StoreForkedError
 from rulvar.stores.sqlite import SqliteStore, forks, reads, schema
-from rulvar.stores.sqlite.commits import Committer
 from rulvar.stores.sqlite.connection import connect
+from rulvar.stores.sqlite.group_commit import Committer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

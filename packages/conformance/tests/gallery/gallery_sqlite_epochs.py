@@ -9,7 +9,7 @@ from gallery_sqlite_tools import granted, laid_out, refuse_if_held, worded, writ
 
 from rulvar.core.checks import check_lease, check_owner, check_run_id
 from rulvar.stores.sqlite import SqliteStore
-from rulvar.stores.sqlite.fence import standing
+from rulvar.stores.sqlite.lease_status import read_lease_state
 
 if TYPE_CHECKING:
     from rulvar.conformance import Home
@@ -23,8 +23,8 @@ class _Numbers(SqliteStore):
     """A store that is told the next epoch by one function: nothing is wrong with this one."""
 
     def _next(self, tx: Transaction, run_id: str) -> int:
-        at = standing(tx.connection, run_id)
-        return 1 + max(at.mark or 0, at.epoch or 0)
+        at = read_lease_state(tx.connection, run_id)
+        return 1 + max(at.tombstone or 0, at.epoch or 0)
 
     def acquire(self, run_id: str, owner: str, /) -> Lease:
         return self._number(run_id, owner, by_force=False)
@@ -75,7 +75,7 @@ defect(
 
 class _InLeaseRow(_Numbers):
     def _next(self, tx: Transaction, run_id: str) -> int:
-        return 1 + (standing(tx.connection, run_id).epoch or 0)
+        return 1 + (read_lease_state(tx.connection, run_id).epoch or 0)
 
 
 defect(

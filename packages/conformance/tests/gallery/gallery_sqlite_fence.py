@@ -18,10 +18,11 @@ from rulvar.core.checks import (
     run_of_ref,
 )
 from rulvar.core.errors import LeaseHeldError
+from rulvar.core.lease_status import lease_status, refusal, refuse_foreign
 from rulvar.stores.sqlite import SqliteStore, SqliteTranscripts, schema
 from rulvar.stores.sqlite.connection import connect
 from rulvar.stores.sqlite.errors import BUSY
-from rulvar.stores.sqlite.fence import refusal, refuse_foreign, refuse_if_dead, standing, verdict
+from rulvar.stores.sqlite.lease_status import read_lease_state, refuse_if_dead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -260,10 +261,10 @@ class _ChecksGrantFirst(SqliteStore):
     def acquire(self, run_id: str, owner: str, /) -> Lease:
         self.get_lease(run_id)  # the front door
         now = self._database.clock.now_ms()
-        at = self._database.read(lambda connection: standing(connection, run_id), run_id)
+        at = self._database.read(lambda connection: read_lease_state(connection, run_id), run_id)
         if at.live_at(now):
-            raise refusal(at, run_id, "held", now, offered=None)
-        epoch = 1 + max(at.mark or 0, at.epoch or 0)
+            raise refusal(at, "held", now)
+        epoch = 1 + max(at.tombstone or 0, at.epoch or 0)
         ttl_ms = self.lease_ttl_ms
         return written(self, run_id, lambda tx: granted(tx, run_id, owner, epoch, ttl_ms))
 
@@ -282,8 +283,8 @@ class _NumbersSeizureFirst(SqliteStore):
         if over is not None:
             return super().seize(run_id, owner, over=over)
         self.get_lease(run_id)
-        at = self._database.read(lambda connection: standing(connection, run_id), run_id)
-        epoch = 1 + max(at.mark or 0, at.epoch or 0)
+        at = self._database.read(lambda connection: read_lease_state(connection, run_id), run_id)
+        epoch = 1 + max(at.tombstone or 0, at.epoch or 0)
         ttl_ms = self.lease_ttl_ms
         return written(self, run_id, lambda tx: granted(tx, run_id, owner, epoch, ttl_ms))
 
@@ -301,10 +302,12 @@ class _ChecksSeizureFirst(SqliteStore):
     def seize(self, run_id: str, owner: str, /, *, over: Lease | None = None) -> Lease:
         if over is not None:
             check_lease(over)
-            at = self._database.read(lambda connection: standing(connection, run_id), run_id)
+            at = self._database.read(
+                lambda connection: read_lease_state(connection, run_id), run_id
+            )
             now = self._database.clock.now_ms()
-            if verdict(at, over, now) not in {None, "expired"}:
-                raise refusal(at, run_id, "superseded", now, offered=over)
+            if lease_status(at, over, now) not in {None, "expired"}:
+                raise refusal(at, "superseded", now, offered=over)
         return super().seize(run_id, owner)
 
 
@@ -348,10 +351,10 @@ class _ChecksRevivalFirst(SqliteStore):
     def revive(self, lease: Lease, /) -> Lease:
         check_lease(lease)
         run_id, now = lease.run_id, self._database.clock.now_ms()
-        at = self._database.read(lambda connection: standing(connection, run_id), run_id)
-        reason = verdict(at, lease, now)
+        at = self._database.read(lambda connection: read_lease_state(connection, run_id), run_id)
+        reason = lease_status(at, lease, now)
         if reason != "expired":
-            raise refusal(at, run_id, reason or "held", now, offered=lease)
+            raise refusal(at, reason or "held", now, offered=lease)
         return super().seize(run_id, lease.owner)
 
 

@@ -9,9 +9,9 @@ from gallery_sqlite_tools import check_alone, worded
 
 from rulvar.core.checks import check_blob, check_record, check_ref, check_run_id, run_of_ref
 from rulvar.core.errors import LeaseHeldError
+from rulvar.core.lease_status import refuse_foreign
 from rulvar.stores.sqlite import SqliteStore, SqliteTranscripts, mutations, schema
-from rulvar.stores.sqlite.fence import refuse_foreign
-from rulvar.stores.sqlite.jobs import Job
+from rulvar.stores.sqlite.job import Job
 from rulvar.stores.sqlite.mutations import Transaction
 
 if TYPE_CHECKING:

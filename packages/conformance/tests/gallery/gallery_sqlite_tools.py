@@ -9,10 +9,11 @@ import apsw
 from gallery_defects import sqlite
 
 from rulvar.core import Lease
+from rulvar.core.lease_status import refusal, refuse_foreign
 from rulvar.stores.sqlite import SqliteStore, schema
 from rulvar.stores.sqlite.database import Database
-from rulvar.stores.sqlite.fence import refusal, refuse_foreign, refuse_if_dead, standing
-from rulvar.stores.sqlite.jobs import Job
+from rulvar.stores.sqlite.job import Job
+from rulvar.stores.sqlite.lease_status import read_lease_state, refuse_if_dead
 from rulvar.stores.sqlite.mutations import Transaction
 
 if TYPE_CHECKING:
@@ -44,9 +45,9 @@ def written(store: SqliteStore, run_id: str, work: Callable[[Transaction], _T]) 
 
 def refuse_if_held(tx: Transaction, run_id: str) -> None:
     """Refuse a grant while somebody has the run."""
-    at = standing(tx.connection, run_id)
+    at = read_lease_state(tx.connection, run_id)
     if at.live_at(tx.now):
-        raise refusal(at, run_id, "held", tx.now, offered=None)
+        raise refusal(at, "held", tx.now)
 
 
 def granted(tx: Transaction, run_id: str, owner: str, epoch: int, ttl_ms: int) -> Lease:

@@ -22,7 +22,7 @@ from power_sweep import record, sweep
 from power_workloads import WORKLOADS, birth, checkpoints, deletions, leases
 
 from rulvar.core.errors import LeaseHeldError
-from rulvar.stores.sqlite import SqliteStore, commits, connection, mutations, schema
+from rulvar.stores.sqlite import SqliteStore, connection, group_commit, mutations, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from power_sweep import Tally
 
     from rulvar.core.records import Lease
-    from rulvar.stores.sqlite.commits import Committer
     from rulvar.stores.sqlite.connection import Durability
+    from rulvar.stores.sqlite.group_commit import Committer
 
 IMAGES = 100
 
@@ -76,7 +76,7 @@ def test_a_store_that_never_syncs_loses_what_it_acknowledged(
         writer.execute("PRAGMA synchronous = OFF").fetchall()
 
     monkeypatch.setattr(connection, "set_durability", never)
-    monkeypatch.setattr(commits, "set_durability", never)
+    monkeypatch.setattr(group_commit, "set_durability", never)
     for durability in power_loss.SETTINGS:
         folder = tmp_path / durability
         folder.mkdir()
@@ -109,7 +109,7 @@ def test_a_folder_that_is_never_synced_loses_the_file(
 def test_a_store_that_acknowledges_before_it_commits_loses_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repair = commits.Committer._repair
+    repair = group_commit.Committer._repair
 
     def later(self: Committer) -> None:
         self._stage = "committed"
@@ -120,8 +120,8 @@ def test_a_store_that_acknowledges_before_it_commits_loses_the_newest(
             writer.execute("COMMIT")
         repair(self)
 
-    monkeypatch.setattr(commits.Committer, "_commit", later)
-    monkeypatch.setattr(commits.Committer, "_repair", commit_and_repair)
+    monkeypatch.setattr(group_commit.Committer, "_commit", later)
+    monkeypatch.setattr(group_commit.Committer, "_repair", commit_and_repair)
 
     def work(scribe: Scribe) -> None:
         hand = scribe.open("hand")
@@ -146,14 +146,14 @@ def test_grants_that_are_not_made_durable_are_granted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At normal durability, with the rule for grants taken out."""
-    monkeypatch.setattr(commits.Committer, "_choose_durability", lambda *_: None)
-    take = commits.Committer._take
+    monkeypatch.setattr(group_commit.Committer, "_choose_durability", lambda *_: None)
+    take = group_commit.Committer._take
 
     def take_all(self: Committer) -> object:
         self._durability = "full"
         return take(self)
 
-    monkeypatch.setattr(commits.Committer, "_take", take_all)
+    monkeypatch.setattr(group_commit.Committer, "_take", take_all)
     tally = found(leases, tmp_path, "normal", stop_after=10)
     again = texts(tally, "reused epoch")
     assert again

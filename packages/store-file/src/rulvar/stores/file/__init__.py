@@ -1,9 +1,9 @@
 """The file store: journals a person can read, in a folder that one process writes.
 
 Reading order: `names` and `layout` (what is where), `lines` (what a journal's line is, and
-what the end of one is worth; no I/O), `home` (the life of an open folder, and changes whose
+what the end of one is worth; no I/O), `directory` (the life of an open folder, and changes whose
 outcome is open), `journals`, `rows`, `blobs`, `deletions` (the files themselves), `store` and
-`twin` (what a caller sees), `repair` (what an operator does about damage). `filesystem` is
+`transcripts` (what a caller sees), `repair` (what an operator does about damage). `filesystem` is
 the one way to the disk, `lock` keeps the second writer out.
 
 `rulvar.core.open_stores("file:///runs")` opens a pair. Importing this package imports none
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rulvar.stores.file.errors import DamagedJournalError
     from rulvar.stores.file.filesystem import FileSystem
     from rulvar.stores.file.store import FileJournalStore, FileStores
-    from rulvar.stores.file.twin import FileTranscriptStore
+    from rulvar.stores.file.transcripts import FileTranscriptStore
 
 __all__ = [
     "DamagedJournalError",
@@ -34,7 +34,7 @@ _HOMES = {
     "FileJournalStore": "store",
     "FileStores": "store",
     "FileSystem": "filesystem",
-    "FileTranscriptStore": "twin",
+    "FileTranscriptStore": "transcripts",
 }
 
 

@@ -54,7 +54,7 @@ def repair_file(
 
     Without --apply nothing is changed, and a live writer is not disturbed; the exit status is
     1 when there is damage. With it, each damaged file is first copied to backups/, what
-    cannot be read is laid aside in quarantine/, and the rest is kept. A run whose journal
+    cannot be read is moved to quarantine/, and the rest is kept. A run whose journal
     lost records is not what it was: look at it before you resume it.
 
     \b
@@ -106,7 +106,7 @@ def _text(found: Sequence[Damage], *, applied: bool) -> list[str]:
             lines.append(f"  records that can be kept: {damage.kept}")
         if damage.backup is not None:
             lines.append(f"  repaired; as it was: {damage.backup}")
-            lines.append(f"  laid aside: {damage.quarantine}")
+            lines.append(f"  quarantined: {damage.quarantine}")
     if not applied:
         lines.append("nothing was changed: add --apply to repair")
     return lines

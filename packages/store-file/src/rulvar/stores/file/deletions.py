@@ -24,37 +24,39 @@ from rulvar.stores.file.filesystem import exists
 from rulvar.stores.file.journals import logger
 
 if TYPE_CHECKING:
-    from rulvar.stores.file.home import Home
+    from rulvar.stores.file.directory import StoreDirectory
     from rulvar.stores.file.journals import Journals
 
 __all__ = ["delete_run", "finish_deletions", "is_being_deleted"]
 
 
-def delete_run(home: Home, journals: Journals, run_id: str, *, blobs: bool) -> None:
+def delete_run(directory: StoreDirectory, journals: Journals, run_id: str, *, blobs: bool) -> None:
     """Remove a run's journal and row, and its blobs where asked, all or nothing (D1)."""
-    layout, files = home.layout, home.files
+    layout, files = directory.layout, directory.files
     paths = [layout.journal(run_id), layout.row(run_id)]
     if blobs:
         paths.append(layout.blob_folder(run_id))
     if not any(exists(files, path) for path in paths):
         journals.forget(run_id)
         return
-    home.register(run_id)
+    directory.register(run_id)
     decision = layout.deletion(run_id, blobs=blobs)
-    temporary = home.new_temporary()
-    home.doubt(run_id, partial(home.discard, temporary))
+    temporary = directory.new_temporary()
+    directory.set_recovery(run_id, partial(directory.discard, temporary))
     moving = False
     try:
         text = json_text({"runId": run_id, "blobs": blobs}) + "\n"
-        home.write_new(temporary, text.encode("utf-8"), sync=True)
-        home.doubt(run_id, partial(_settle, home, journals, run_id, temporary, blobs=blobs))
+        directory.write_new(temporary, text.encode("utf-8"), sync=True)
+        directory.set_recovery(
+            run_id, partial(_recover, directory, journals, run_id, temporary, blobs=blobs)
+        )
         moving = True
         files.rename(temporary, decision)
         files.sync_folder(layout.deleting)
     except OSError as error:
-        home.fail(run_id, error, landed=moving and home.is_gone(temporary))
+        directory.fail(run_id, error, landed=moving and directory.is_gone(temporary))
     try:
-        home.settle(run_id)
+        directory.recover(run_id)
     except OSError as error:
         logger.warning(
             "run %r is deleted, and some of its files are still there: %s; the next call on it, or "
@@ -64,31 +66,33 @@ def delete_run(home: Home, journals: Journals, run_id: str, *, blobs: bool) -> N
         )
 
 
-def _settle(home: Home, journals: Journals, run_id: str, temporary: str, *, blobs: bool) -> None:
-    home.discard(temporary)
-    decision = home.layout.deletion(run_id, blobs=blobs)
-    if exists(home.files, decision):
+def _recover(
+    directory: StoreDirectory, journals: Journals, run_id: str, temporary: str, *, blobs: bool
+) -> None:
+    directory.discard(temporary)
+    decision = directory.layout.deletion(run_id, blobs=blobs)
+    if exists(directory.files, decision):
         journals.forget(run_id)
-        _carry_out(home, run_id, decision, blobs=blobs)
+        _carry_out(directory, run_id, decision, blobs=blobs)
     else:
-        home.files.sync_folder(home.layout.deleting)
+        directory.files.sync_folder(directory.layout.deleting)
 
 
-def _carry_out(home: Home, run_id: str, decision: str, *, blobs: bool) -> None:
-    layout, files = home.layout, home.files
+def _carry_out(directory: StoreDirectory, run_id: str, decision: str, *, blobs: bool) -> None:
+    layout, files = directory.layout, directory.files
     files.sync_folder(layout.deleting)
-    home.discard(layout.journal(run_id))
-    home.discard(layout.row(run_id))
+    directory.discard(layout.journal(run_id))
+    directory.discard(layout.row(run_id))
     if blobs:
-        _remove_blobs(home, layout.blob_folder(run_id))
+        _remove_blobs(directory, layout.blob_folder(run_id))
     files.sync_folder(layout.journals)
     files.sync_folder(layout.rows)
     files.unlink(decision)
     files.sync_folder(layout.deleting)
 
 
-def _remove_blobs(home: Home, folder: str) -> None:
-    files = home.files
+def _remove_blobs(directory: StoreDirectory, folder: str) -> None:
+    files = directory.files
     if not exists(files, folder):
         return
     if stat.S_ISDIR(files.look(folder).st_mode):
@@ -97,21 +101,21 @@ def _remove_blobs(home: Home, folder: str) -> None:
         files.remove_folder(folder)
     else:
         files.unlink(folder)  # a link: what it leads to is not ours
-    files.sync_folder(home.layout.blobs)
+    files.sync_folder(directory.layout.blobs)
 
 
-def finish_deletions(home: Home) -> None:
+def finish_deletions(directory: StoreDirectory) -> None:
     """Carry out what was decided before the folder was opened."""
-    for entry in home.files.scan(home.layout.deleting):
+    for entry in directory.files.scan(directory.layout.deleting):
         for suffix, blobs in ((".run", False), (".whole", True)):
-            run_id = home.names.text_of(entry.name, suffix)
+            run_id = directory.names.text_of(entry.name, suffix)
             if run_id is not None:
-                _carry_out(home, run_id, entry.path, blobs=blobs)
+                _carry_out(directory, run_id, entry.path, blobs=blobs)
 
 
-def is_being_deleted(home: Home, run_id: str, *, blobs: bool = False) -> bool:
+def is_being_deleted(directory: StoreDirectory, run_id: str, *, blobs: bool = False) -> bool:
     """Whether a run's deletion is decided: what a read-only store has to ask."""
-    whole = exists(home.files, home.layout.deletion(run_id, blobs=True))
+    whole = exists(directory.files, directory.layout.deletion(run_id, blobs=True))
     if blobs or whole:
         return whole
-    return exists(home.files, home.layout.deletion(run_id, blobs=False))
+    return exists(directory.files, directory.layout.deletion(run_id, blobs=False))

@@ -33,9 +33,9 @@ from rulvar.stores.file.filesystem import (
 )
 from rulvar.stores.file.lines import (
     LineError,
+    classify_tail,
     decode_line,
     encode_line,
-    judge_tail,
     last_line,
     refuse_order,
 )
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.core.records import JournalRecord
-    from rulvar.stores.file.home import Home
+    from rulvar.stores.file.directory import StoreDirectory
     from rulvar.stores.file.lines import (
         Tail,
     )
@@ -78,30 +78,30 @@ class _End(NamedTuple):
 class Journals:
     """The journal files of one folder; every method stands inside the run's stripe."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, directory: StoreDirectory) -> None:
+        self._directory = directory
         self._ends: dict[str, _End] = {}
 
     # --- appending --------------------------------------------------------------------------
 
     def append(self, run_id: str, record: JournalRecord) -> None:
         """Add a record. Raises `JournalOrderViolation` when its seq is not above the tail."""
-        home = self._home
-        path = home.layout.journal(run_id)
+        directory = self._directory
+        path = directory.layout.journal(run_id)
         for _ in range(_ATTEMPTS):
             try:
-                descriptor = home.files.open(path, APPEND)
+                descriptor = directory.files.open(path, APPEND)
             except FileNotFoundError:
                 self._require_nothing_left(run_id, path)
                 self._begin(run_id, path, record)
                 return
             try:
-                end = self._known_end(run_id, home.files.stat(descriptor))
+                end = self._known_end(run_id, directory.files.stat(descriptor))
                 if end is not None:
                     self._extend(run_id, path, descriptor, end, record)
                     return
             finally:
-                home.files.close(descriptor)
+                directory.files.close(descriptor)
             self._examine(run_id, path)
         message = f"{path} is being changed by something else than this store"
         raise OSError(None, message, path)
@@ -125,29 +125,29 @@ class Journals:
 
     def _begin(self, run_id: str, path: str, record: JournalRecord) -> None:
         """Make a journal of one record: it has its place only once it is whole."""
-        home = self._home
-        home.register(run_id)
-        temporary = home.new_temporary()
-        home.doubt(run_id, partial(home.discard, temporary))
+        directory = self._directory
+        directory.register(run_id)
+        temporary = directory.new_temporary()
+        directory.set_recovery(run_id, partial(directory.discard, temporary))
         line = encode_line(record)
         try:
-            home.write_new(temporary, line, sync=home.full)
-            home.doubt(run_id, partial(self._unbegin, run_id, temporary, path))
-            home.files.rename(temporary, path)
-            home.sync_folder(home.layout.journals)
-            now = home.files.look(path)
+            directory.write_new(temporary, line, sync=directory.full)
+            directory.set_recovery(run_id, partial(self._unbegin, run_id, temporary, path))
+            directory.files.rename(temporary, path)
+            directory.sync_folder(directory.layout.journals)
+            now = directory.files.look(path)
         except OSError as error:
-            home.fail(run_id, error, landed=False)
+            directory.fail(run_id, error, landed=False)
         self._remember(run_id, now, record.seq, line)
-        home.certain(run_id)
+        directory.clear_recovery(run_id)
 
     def _unbegin(self, run_id: str, temporary: str, path: str) -> None:
-        home = self._home
+        directory = self._directory
         self.forget(run_id)
-        home.discard(temporary)
-        if exists(home.files, path):
-            home.files.unlink(path)
-            home.sync_folder(home.layout.journals)
+        directory.discard(temporary)
+        if exists(directory.files, path):
+            directory.files.unlink(path)
+            directory.sync_folder(directory.layout.journals)
 
     def _extend(
         self, run_id: str, path: str, descriptor: int, end: _End, record: JournalRecord
@@ -159,34 +159,34 @@ class Journals:
             raise JournalOrderViolation(
                 run_id=run_id, seq=record.seq, tail_seq=end.seq, landed=landed
             )
-        home = self._home
-        home.doubt(run_id, partial(self._cut, run_id, path, end))
+        directory = self._directory
+        directory.set_recovery(run_id, partial(self._cut, run_id, path, end))
         try:
-            write_all(home.files, descriptor, line)
-            if home.full:
-                home.files.sync(descriptor)
-            now = self._in_place(path, home.files.stat(descriptor))
+            write_all(directory.files, descriptor, line)
+            if directory.full:
+                directory.files.sync(descriptor)
+            now = self._in_place(path, directory.files.stat(descriptor))
             if now is None or now.st_size < end.size + len(line):
                 self._take_back(descriptor, line)
         except OSError as error:
-            home.fail(run_id, error, landed=False)
+            directory.fail(run_id, error, landed=False)
         if now is None or now.st_size < end.size + len(line):
-            home.certain(run_id)
+            directory.clear_recovery(run_id)
             raise _less(run_id, path, "was removed, replaced or cut during the append")
         self._remember(run_id, now, record.seq, line)
-        home.certain(run_id)
+        directory.clear_recovery(run_id)
 
     def _in_place(self, path: str, written: os.stat_result) -> os.stat_result | None:
         """Return what is known of the journal now, None where it is not the file written to."""
         try:
-            now = self._home.files.look(path)
+            now = self._directory.files.look(path)
         except FileNotFoundError:
             return None
         return now if now.st_ino == written.st_ino else None
 
     def _take_back(self, descriptor: int, line: bytes) -> None:
         """Remove a line that went behind less than it was to follow."""
-        files = self._home.files
+        files = self._directory.files
         size = files.stat(descriptor).st_size
         start = size - len(line)
         if start >= 0 and read_range(files, descriptor, start, size) == line:
@@ -196,13 +196,13 @@ class Journals:
     def _cut(self, run_id: str, path: str, end: _End) -> None:
         """Take away what an append wrote behind ``end``, durably, if the file is still that one."""
         self._ends[run_id] = end
-        files = self._home.files
+        files = self._directory.files
         with suppress(FileNotFoundError), opened(files, path, APPEND) as descriptor:
             size = files.stat(descriptor).st_size
             if size <= end.size or not self._follows(descriptor, end):
                 return  # removed, cut or replaced under us: the next call says so
             files.truncate(descriptor, end.size)
-            if self._home.full:
+            if self._directory.full:
                 files.sync(descriptor)
 
     # --- the tail that this store left -------------------------------------------------------
@@ -210,7 +210,7 @@ class Journals:
     def _follows(self, descriptor: int, end: _End) -> bool:
         """Whether the bytes before ``end`` are those that this store left there."""
         start = end.size - end.last_size
-        return _digest(read_range(self._home.files, descriptor, start, end.size)) == end.last
+        return _digest(read_range(self._directory.files, descriptor, start, end.size)) == end.last
 
     def _require_left(self, run_id: str, path: str, descriptor: int, size: int) -> None:
         """Raise `StoreCorruptError` for a journal that is less than this store left there."""
@@ -233,9 +233,9 @@ class Journals:
 
     def _examine(self, run_id: str, path: str) -> None:
         """Judge the end of a journal, put it right, and remember it."""
-        files = self._home.files
+        files = self._directory.files
         with opened(files, path, READ) as descriptor:
-            if self._home.full:
+            if self._directory.full:
                 # What another process wrote and did not sync must not be read and then be gone.
                 files.sync(descriptor)
             now = files.stat(descriptor)
@@ -248,7 +248,7 @@ class Journals:
                 at -= len(last.before[-1]) + 1
                 after = decode_line(last.before[-1]).seq
                 at = start + last.at
-            tail = judge_tail(last.line, ended=last.ended, after=after)
+            tail = classify_tail(last.line, ended=last.ended, after=after)
         except LineError as error:
             raise self._damaged(run_id, path, at, error) from error
         if tail.kind != "clean":
@@ -260,24 +260,24 @@ class Journals:
         self._remember(run_id, now, seq, data)
 
     def _damaged(self, run_id: str, path: str, at: int, error: LineError) -> DamagedJournalError:
-        position = (read_file(self._home.files, path) or b"")[:at].count(b"\n")
+        position = (read_file(self._directory.files, path) or b"")[:at].count(b"\n")
         return _error(run_id, position, error)
 
     def _put_right(self, run_id: str, path: str, at: int, tail: Tail) -> None:
         """Leave whole lines alone on the disk; every step leaves a file that can be judged."""
-        home = self._home
+        directory = self._directory
         if tail.prefix is None:
-            kept = (read_file(home.files, path) or b"")[:at]
+            kept = (read_file(directory.files, path) or b"")[:at]
             lines = b"".join(encode_line(record) for record in tail.records)
-            home.replace(run_id, path, kept + lines)
+            directory.replace(run_id, path, kept + lines)
         else:
-            with opened(home.files, path, APPEND) as descriptor:
+            with opened(directory.files, path, APPEND) as descriptor:
                 if tail.dropped:
-                    home.files.truncate(descriptor, at + tail.prefix)
+                    directory.files.truncate(descriptor, at + tail.prefix)
                 if tail.records:
-                    write_all(home.files, descriptor, b"\n")
-                if home.full:
-                    home.files.sync(descriptor)
+                    write_all(directory.files, descriptor, b"\n")
+                if directory.full:
+                    directory.files.sync(descriptor)
         logger.warning(
             "run %r: the end of its journal was not whole (%s): %d whole records are kept there, "
             "%d bytes are dropped, which no append was answered for",
@@ -299,8 +299,8 @@ class Journals:
         return self._read(run_id, lambda path: self._load_after(run_id, path, after_seq))[:limit]
 
     def _read(self, run_id: str, read: Callable[[str], list[JournalRecord]]) -> list[JournalRecord]:
-        path = self._home.layout.journal(run_id)
-        if not self._home.read_only:
+        path = self._directory.layout.journal(run_id)
+        if not self._directory.read_only:
             self._make_ready(run_id, path)
             return read(path)
         # Beside a writer: what cannot be read counts only once the file stands still.
@@ -317,14 +317,14 @@ class Journals:
 
     def _looked_at(self, path: str) -> _Signature | None:
         try:
-            return _signature(self._home.files.look(path))
+            return _signature(self._directory.files.look(path))
         except FileNotFoundError:
             return None
 
     def _make_ready(self, run_id: str, path: str) -> None:
         """Put the end right where that is due; a read is answered also when there is no room."""
         try:
-            now = self._home.files.look(path)
+            now = self._directory.files.look(path)
         except FileNotFoundError:
             self._require_nothing_left(run_id, path)
             return
@@ -338,11 +338,11 @@ class Journals:
             logger.warning("run %r: no room to put the end of its journal right", run_id)
 
     def _load(self, run_id: str, path: str) -> list[JournalRecord]:
-        data = read_file(self._home.files, path)
+        data = read_file(self._directory.files, path)
         return [] if data is None else self._records(run_id, path, 0, data)
 
     def _load_after(self, run_id: str, path: str, after_seq: int) -> list[JournalRecord]:
-        files = self._home.files
+        files = self._directory.files
         try:
             descriptor = files.open(path, READ)
         except FileNotFoundError:
@@ -370,7 +370,7 @@ class Journals:
                 refuse_order(record.seq, after)
                 after = record.seq
                 records.append(record)
-            records += judge_tail(last.line, ended=last.ended, after=after).records
+            records += classify_tail(last.line, ended=last.ended, after=after).records
         except LineError as error:
             at = start + sum(len(line) + 1 for line in last.before[: len(records)])
             raise self._damaged(run_id, path, at, error) from error

@@ -10,7 +10,7 @@
         names/<sha256>.json  what a shortened name stands for
         deleting/            runs whose deletion was decided and is not finished
         temporary/           files on their way to their place; emptied at every opening
-        backups/, quarantine/  what a repair laid aside
+        backups/, quarantine/  what a repair saved, and what it took out
         writer.lock, opening.lock, writer.json   who is writing
 
 No deeper folder is ever made, and no name leads out of one.

@@ -5,7 +5,7 @@ One record is one line of JSON. A payload stands there as it is; one that holds 
 comes back byte for byte. A line that begins with ``"`` is of that kind: no payload does.
 
 Nothing here reads or writes. Two questions are answered: is this line a record
-(`decode_line`), and what is to be made of the last line of a file (`judge_tail`). A crash
+(`decode_line`), and what is to be made of the last line of a file (`classify_tail`). A crash
 leaves its mark at the end alone, since every append follows a whole one:
 
 ============  ==========================================================================
@@ -40,12 +40,12 @@ __all__ = [
     "Parts",
     "Tail",
     "TailKind",
+    "classify_tail",
     "decode_line",
     "encode_line",
-    "judge_tail",
     "last_line",
     "refuse_order",
-    "rescue",
+    "salvage",
     "take_apart",
 ]
 
@@ -126,12 +126,12 @@ class Tail:
     prefix: int | None = None
 
 
-def judge_tail(line: bytes, *, ended: bool, after: int | None) -> Tail:
+def classify_tail(line: bytes, *, ended: bool, after: int | None) -> Tail:
     """Say what to make of a last line, whose predecessor's seq is ``after``.
 
     ``ended`` tells whether a line break follows it. Raises `LineError` for damage.
     """
-    tail = _judge(line, ended=ended)
+    tail = _classify(line, ended=ended)
     for record in tail.records:
         refuse_order(record.seq, after)
         after = record.seq
@@ -161,7 +161,7 @@ def refuse_order(seq: int, after: int | None) -> None:
         raise LineError(kind, f"its seq {seq} is not above {after}, which stands before it")
 
 
-def _judge(line: bytes, *, ended: bool) -> Tail:
+def _classify(line: bytes, *, ended: bool) -> Tail:
     if ended:
         try:
             return Tail("clean", (decode_line(line),), prefix=len(line))
@@ -177,11 +177,11 @@ def _judge(line: bytes, *, ended: bool) -> Tail:
     try:
         record = _read(body)
     except (InvalidJSONError, LineError):
-        return _judge_parts(take_apart(body), nuls, ended=ended)
+        return _classify_parts(take_apart(body), nuls, ended=ended)
     return Tail("nul-run" if nuls else "unended", (record,), nuls, len(body))
 
 
-def _judge_parts(parts: Parts, nuls: int, *, ended: bool) -> Tail:
+def _classify_parts(parts: Parts, nuls: int, *, ended: bool) -> Tail:
     torn: Literal["nul-run", "torn"] = "torn"
     if nuls or b"\0" in parts.fragment:
         torn = "nul-run"
@@ -248,7 +248,7 @@ def take_apart(line: bytes) -> Parts:
     return Parts(kept, size, _raw(text[at:]))
 
 
-def rescue(line: bytes) -> tuple[tuple[JournalRecord, ...], bytes]:
+def salvage(line: bytes) -> tuple[tuple[JournalRecord, ...], bytes]:
     """Return the records of a line that is none, and the rest of it, for a repair."""
     parts = take_apart(line.rstrip(b"\0"))
     if parts.last is None or _may_hold_a_value(parts.fragment):

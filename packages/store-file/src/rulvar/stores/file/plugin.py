@@ -10,7 +10,7 @@ from rulvar.core.hookspecs import hookimpl
 if TYPE_CHECKING:
     from rulvar.core.stores import Stores
     from rulvar.core.urls import StoreURL
-    from rulvar.stores.file.home import Durability, Permissions
+    from rulvar.stores.file.directory import Durability, Permissions
 
 __all__ = ["rulvar_open_stores"]
 

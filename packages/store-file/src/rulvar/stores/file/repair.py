@@ -28,7 +28,7 @@ from rulvar.stores.file.lines import (
     decode_line,
     encode_line,
     last_line,
-    rescue,
+    salvage,
 )
 from rulvar.stores.file.names import encode_name
 from rulvar.stores.file.store import FileJournalStore
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rulvar.core.records import JournalRecord
+    from rulvar.stores.file.directory import StoreDirectory
     from rulvar.stores.file.filesystem import FileSystem
-    from rulvar.stores.file.home import Home
 
 __all__ = ["Damage", "Piece", "find_damage", "repair_damage"]
 
@@ -92,11 +92,11 @@ def find_damage(
     Raises `ConfigError` when there is no store, and `StoreError` for what the disk refuses.
     """
     with FileJournalStore(root, read_only=True, filesystem=filesystem) as store:
-        home = store._home  # noqa: SLF001 - repair is a part of the store
+        directory = store._directory  # noqa: SLF001 - repair is a part of the store
         found: list[Damage] = []
         for run_id in _wanted(store, run_ids):
-            with home.reading(run_id):
-                found += [each for each, _ in _examine(home, run_id)]
+            with directory.reading(run_id):
+                found += [each for each, _ in _examine(directory, run_id)]
         return found
 
 
@@ -113,13 +113,13 @@ def repair_damage(
     `find_damage`. What was repaired before an error stays so; run it again for the rest.
     """
     with FileJournalStore(root, filesystem=filesystem) as store:
-        home = store._home  # noqa: SLF001
+        directory = store._directory  # noqa: SLF001
         done: list[Damage] = []
         for run_id in _wanted(store, run_ids):
-            with home.writing(run_id):
+            with directory.writing(run_id):
                 done += [
-                    each if each.is_unreadable else _lay_aside(home, each, kept)
-                    for each, kept in _examine(home, run_id)
+                    each if each.is_unreadable else _quarantine(directory, each, kept)
+                    for each, kept in _examine(directory, run_id)
                 ]
         return done
 
@@ -137,11 +137,11 @@ def _wanted(store: FileJournalStore, run_ids: Sequence[str]) -> Iterable[str]:
 # --- seeing ---------------------------------------------------------------------------------
 
 
-def _examine(home: Home, run_id: str) -> list[tuple[Damage, bytes | None]]:
+def _examine(directory: StoreDirectory, run_id: str) -> list[tuple[Damage, bytes | None]]:
     """Return each damaged file of a run with what is to stand in its place, None for nothing."""
     found: list[tuple[Damage, bytes | None]] = []
     try:
-        journal = read_file(home.files, home.layout.journal(run_id))
+        journal = read_file(directory.files, directory.layout.journal(run_id))
     except OSError as error:
         found.append((_unreadable(run_id, "journal", error), None))
         journal = None
@@ -151,7 +151,7 @@ def _examine(home: Home, run_id: str) -> list[tuple[Damage, bytes | None]]:
             damage = Damage(run_id=run_id, part="journal", kept=len(records), pieces=pieces)
             found.append((damage, b"".join(map(encode_line, records))))
     try:
-        row = read_file(home.files, home.layout.row(run_id))
+        row = read_file(directory.files, directory.layout.row(run_id))
     except OSError as error:
         found.append((_unreadable(run_id, "row", error), None))
         row = None
@@ -185,7 +185,7 @@ def _sort_out(data: bytes) -> tuple[list[JournalRecord], tuple[Piece, ...]]:
         except LineError as error:
             torn = offset == last.at and not last.ended
             kind = "torn" if torn else error.kind
-            kept, rest = rescue(line)
+            kept, rest = salvage(line)
             records += [(position, offset, record) for record in kept]
             pieces.append(
                 Piece(position=position, offset=offset, kind=kind, why=str(error), data=rest)
@@ -233,19 +233,21 @@ def _longest_rising(values: Sequence[int]) -> set[int]:
 # --- laying aside ---------------------------------------------------------------------------
 
 
-def _lay_aside(home: Home, damage: Damage, kept: bytes | None) -> Damage:
-    layout, run_id = home.layout, damage.run_id
+def _quarantine(directory: StoreDirectory, damage: Damage, kept: bytes | None) -> Damage:
+    layout, run_id = directory.layout, damage.run_id
     is_journal = damage.part == "journal"
     path = layout.journal(run_id) if is_journal else layout.row(run_id)
-    name = _free_name(home, run_id, JOURNAL if is_journal else ROW)
+    name = _free_name(directory, run_id, JOURNAL if is_journal else ROW)
     backup = f"{layout.backups}{os.sep}{name}"
     quarantine = f"{layout.quarantine}{os.sep}{name}"
-    home.replace(run_id, backup, read_file(home.files, path) or b"")
-    home.replace(run_id, quarantine, b"".join(_document(run_id, each) for each in damage.pieces))
+    directory.replace(run_id, backup, read_file(directory.files, path) or b"")
+    directory.replace(
+        run_id, quarantine, b"".join(_document(run_id, each) for each in damage.pieces)
+    )
     if kept is None:
-        home.remove(run_id, path)
+        directory.remove(run_id, path)
     else:
-        home.replace(run_id, path, kept)
+        directory.replace(run_id, path, kept)
     return Damage(
         run_id=run_id,
         part=damage.part,
@@ -256,13 +258,13 @@ def _lay_aside(home: Home, damage: Damage, kept: bytes | None) -> Damage:
     )
 
 
-def _free_name(home: Home, run_id: str, suffix: str) -> str:
-    moment = format_time(home.clock.now_ms()).replace(":", "").lower()
+def _free_name(directory: StoreDirectory, run_id: str, suffix: str) -> str:
+    moment = format_time(directory.clock.now_ms()).replace(":", "").lower()
     number = 0
     while True:
         more = f"-{number}" if number else ""
         name = f"{encode_name(run_id)}@{moment}{more}{suffix}"
-        if not exists(home.files, f"{home.layout.backups}{os.sep}{name}"):
+        if not exists(directory.files, f"{directory.layout.backups}{os.sep}{name}"):
             return name
         number += 1
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import os
 
     from rulvar.core.records import RunFilter, RunMeta
-    from rulvar.stores.file.home import Home
+    from rulvar.stores.file.directory import StoreDirectory
 
 __all__ = ["Rows"]
 
@@ -47,8 +47,8 @@ class _Trace:
 class Rows:
     """The rows of one folder."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, directory: StoreDirectory) -> None:
+        self._directory = directory
         self._traces: dict[str, _Trace] = {}
         self._order: list[str] = []
         self._scanned = False
@@ -57,13 +57,13 @@ class Rows:
 
     def put(self, run_id: str, text: str) -> None:
         """Replace the row."""
-        self._home.register(run_id)
-        path = self._home.layout.row(run_id)
-        self._home.replace(run_id, path, (text + "\n").encode("utf-8"))
+        self._directory.register(run_id)
+        path = self._directory.layout.row(run_id)
+        self._directory.replace(run_id, path, (text + "\n").encode("utf-8"))
 
     def get(self, run_id: str) -> RunMeta | None:
         """Return the row or None. Raises `StoreCorruptError` when it cannot be read."""
-        data = read_file(self._home.files, self._home.layout.row(run_id))
+        data = read_file(self._directory.files, self._directory.layout.row(run_id))
         if data is None:
             return None
         try:
@@ -72,7 +72,7 @@ class Rows:
             message = f"the row of run {run_id!r} cannot be read: {error}; audit the run"
             raise StoreCorruptError(message, run_id=run_id) from error
 
-    # --- all of them, inside Home.listing ----------------------------------------------------
+    # --- all of them, inside StoreDirectory.listing -----------------------------------------
 
     def list_runs(self, wanted: RunFilter) -> list[RunMeta]:
         """Return the page of matching rows, by run id."""
@@ -95,16 +95,16 @@ class Rows:
         return self._order[start : start + limit]
 
     def _refresh(self) -> None:
-        if self._home.read_only or not self._scanned:
+        if self._directory.read_only or not self._scanned:
             traces = self._scan()
             # Code point order is UTF-8 byte order, for every string without lone surrogates.
             self._traces, self._order = traces, sorted(traces)
         # Traces and order change in two steps: whatever stops them, the folders are read anew.
         self._scanned = False
-        for run_id in self._home.changed_runs():
-            with self._home.reading(run_id):
+        for run_id in self._directory.changed_runs():
+            with self._directory.reading(run_id):
                 self._update(run_id, self._look(run_id))
-                self._home.seen(run_id)
+                self._directory.seen(run_id)
         self._scanned = True
 
     def _update(self, run_id: str, trace: _Trace) -> None:
@@ -120,7 +120,7 @@ class Rows:
 
     def _look(self, run_id: str) -> _Trace:
         """Return what there is of one run now."""
-        files, layout = self._home.files, self._home.layout
+        files, layout = self._directory.files, self._directory.layout
         try:
             data = read_file(files, layout.row(run_id))
         except NotRegularFileError:
@@ -134,7 +134,7 @@ class Rows:
         )
 
     def _has_blobs(self, folder: str) -> bool:
-        files = self._home.files
+        files = self._directory.files
         if not exists(files, folder) or not stat.S_ISDIR(files.look(folder).st_mode):
             return False
         return bool(files.scan(folder))
@@ -143,7 +143,7 @@ class Rows:
 
     def _scan(self) -> dict[str, _Trace]:
         """Return what there is of every run; a row whose file is known is not read again."""
-        files, layout, names = self._home.files, self._home.layout, self._home.names
+        files, layout, names = self._directory.files, self._directory.layout, self._directory.names
         deleting = self._being_deleted()
         traces: dict[str, _Trace] = {}
         for entry in files.scan(layout.journals):
@@ -176,7 +176,7 @@ class Rows:
                 row = known.row
             else:
                 try:
-                    data = read_file(self._home.files, entry.path)
+                    data = read_file(self._directory.files, entry.path)
                 except NotRegularFileError:
                     data = b""  # a link in its place: as good as a row that cannot be decoded
                 if data is None:
@@ -190,9 +190,9 @@ class Rows:
     def _being_deleted(self) -> dict[str, bool]:
         """Return the runs whose deletion is decided, and whether it takes the blobs too."""
         found: dict[str, bool] = {}
-        for entry in self._home.files.scan(self._home.layout.deleting):
+        for entry in self._directory.files.scan(self._directory.layout.deleting):
             for suffix, whole in ((".run", False), (".whole", True)):
-                run_id = self._home.names.text_of(entry.name, suffix)
+                run_id = self._directory.names.text_of(entry.name, suffix)
                 if run_id is not None:
                     found[run_id] = found.get(run_id, False) or whole
         return found

@@ -16,13 +16,13 @@ from rulvar.core.clock import SystemClock
 from rulvar.core.errors import ConfigError
 from rulvar.core.stores import Stores
 from rulvar.stores.file.deletions import delete_run, finish_deletions, is_being_deleted
+from rulvar.stores.file.directory import Settings, StoreDirectory
 from rulvar.stores.file.errors import translate
 from rulvar.stores.file.filesystem import FileSystem
-from rulvar.stores.file.home import Home, Settings
 from rulvar.stores.file.journals import Journals
 from rulvar.stores.file.opening import resolve
 from rulvar.stores.file.rows import Rows
-from rulvar.stores.file.twin import FileTranscriptStore
+from rulvar.stores.file.transcripts import FileTranscriptStore
 
 if TYPE_CHECKING:
     import os
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from rulvar.core.clock import Clock
     from rulvar.core.records import JournalRecord, Lease, RunFilter, RunMeta
-    from rulvar.stores.file.home import Durability, Permissions
+    from rulvar.stores.file.directory import Durability, Permissions
 
 __all__ = ["FileJournalStore", "FileStores"]
 
@@ -74,18 +74,18 @@ class FileJournalStore:
             permissions=_permissions(permissions),
         )
         files = FileSystem() if filesystem is None else filesystem
-        self._home = Home(settings, files, SystemClock() if clock is None else clock)
-        self._journals = Journals(self._home)
-        self._rows = Rows(self._home)
-        self._twin = FileTranscriptStore(self._home)
+        self._directory = StoreDirectory(settings, files, SystemClock() if clock is None else clock)
+        self._journals = Journals(self._directory)
+        self._rows = Rows(self._directory)
+        self._twin = FileTranscriptStore(self._directory)
         if not read_only:
             self._finish_deletions()
 
     def _finish_deletions(self) -> None:
         try:
-            finish_deletions(self._home)
+            finish_deletions(self._directory)
         except BaseException as error:
-            self._home.close()
+            self._directory.close()
             if isinstance(error, OSError):
                 raise translate(error, path=self.root) from error
             raise
@@ -95,17 +95,17 @@ class FileJournalStore:
     @property
     def root(self) -> str:
         """The absolute path of the folder."""
-        return self._home.settings.root
+        return self._directory.settings.root
 
     @property
     def durability(self) -> Durability:
         """What an answered write survives: ``full`` power loss, ``normal`` the process's end."""
-        return self._home.settings.durability
+        return self._directory.settings.durability
 
     @property
     def read_only(self) -> bool:
         """Whether every change is refused."""
-        return self._home.read_only
+        return self._directory.read_only
 
     def transcripts(self) -> FileTranscriptStore:
         """Return the twin: blobs in the same folder, of the same life."""
@@ -116,7 +116,7 @@ class FileJournalStore:
 
         Raises: `StoreForkedError` in a forked child, where nothing is closed.
         """
-        self._home.close()
+        self._directory.close()
 
     def __enter__(self) -> Self:
         return self
@@ -143,7 +143,7 @@ class FileJournalStore:
         """
         check_run_id(run_id)
         check_record(record)
-        with self._home.writing(run_id):
+        with self._directory.writing(run_id):
             self._journals.append(run_id, record)
 
     def load(self, run_id: str, /) -> Sequence[JournalRecord]:
@@ -153,7 +153,7 @@ class FileJournalStore:
         and for a journal that is less than this store left there.
         """
         check_run_id(run_id)
-        with self._home.reading(run_id):
+        with self._directory.reading(run_id):
             if self._is_deleted(run_id):
                 return []
             return self._journals.load(run_id)
@@ -168,7 +168,7 @@ class FileJournalStore:
         check_run_id(run_id)
         check_after_seq(after_seq)
         check_limit(limit)
-        with self._home.reading(run_id):
+        with self._directory.reading(run_id):
             if self._is_deleted(run_id):
                 return []
             return self._journals.load_after(run_id, after_seq, limit)
@@ -181,7 +181,7 @@ class FileJournalStore:
         Raises: nothing of its own.
         """
         text = check_meta(meta)
-        with self._home.writing(meta.run_id):
+        with self._directory.writing(meta.run_id):
             self._rows.put(meta.run_id, text)
 
     def get_meta(self, run_id: str, /) -> RunMeta | None:
@@ -190,7 +190,7 @@ class FileJournalStore:
         Raises: `StoreCorruptError` for a row that cannot be read (M2).
         """
         check_run_id(run_id)
-        with self._home.reading(run_id):
+        with self._directory.reading(run_id):
             if self._is_deleted(run_id):
                 return None
             return self._rows.get(run_id)
@@ -201,7 +201,7 @@ class FileJournalStore:
         Raises: nothing of its own; a row that cannot be read is left out.
         """
         wanted = check_filter(run_filter)
-        with self._home.listing():
+        with self._directory.listing():
             return self._rows.list_runs(wanted)
 
     def list_run_ids(self, after_run_id: str | None, limit: int, /) -> Sequence[str]:
@@ -212,7 +212,7 @@ class FileJournalStore:
         if after_run_id is not None:
             check_run_id(after_run_id)
         check_limit(limit)
-        with self._home.listing():
+        with self._directory.listing():
             return self._rows.list_run_ids(after_run_id, limit)
 
     # --- deletion --------------------------------------------------------------------------
@@ -237,12 +237,12 @@ class FileJournalStore:
         self._delete(run_id, blobs=True)
 
     def _delete(self, run_id: str, *, blobs: bool) -> None:
-        with self._home.writing(run_id):
-            delete_run(self._home, self._journals, run_id, blobs=blobs)
+        with self._directory.writing(run_id):
+            delete_run(self._directory, self._journals, run_id, blobs=blobs)
 
     def _is_deleted(self, run_id: str) -> bool:
         # The writer finishes a deletion before it answers anything else about the run.
-        return self._home.read_only and is_being_deleted(self._home, run_id)
+        return self._directory.read_only and is_being_deleted(self._directory, run_id)
 
 
 class FileStores(Stores):

@@ -1,8 +1,10 @@
 """A rulvar store in one SQLite file, fenced on every surface.
 
-Reading order: `schema` (the layout and every statement), `fence` (why a lease is refused),
-`mutations` and `reads` (what runs in a transaction), `commits` (how concurrent callers share
-one), `database` (life, readers, forks), then the two faces, `store` and `twin`.
+Reading order: `schema` (the layout and every statement), `lease_status` (why a lease is
+refused), `mutations` and `reads` (what runs in a transaction), `job` and `group_commit` (how
+concurrent callers share one), `connection`, `open_files`, `os_checks` and `forks` (what SQLite
+and the system need to be safe), `database` (the life of an open file), then the two stores over
+it, `store` and `transcripts`.
 
 Importing this package imports no driver; the store is loaded when it is first asked for.
 """
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rulvar.stores.sqlite.store import SqliteStore
-    from rulvar.stores.sqlite.twin import SqliteTranscripts
+    from rulvar.stores.sqlite.transcripts import SqliteTranscripts
 
 __all__ = ["SqliteStore", "SqliteTranscripts"]
 
@@ -26,7 +28,7 @@ if not TYPE_CHECKING:  # a visible one would make every misspelt name an object,
 
             return SqliteStore
         if name == "SqliteTranscripts":
-            from rulvar.stores.sqlite.twin import SqliteTranscripts  # noqa: PLC0415 - on demand
+            from rulvar.stores.sqlite.transcripts import SqliteTranscripts  # noqa: PLC0415 - on demand
 
             return SqliteTranscripts
         message = f"module {__name__!r} has no attribute {name!r}"

@@ -2,7 +2,7 @@
 
 All connections come from `connect`, so that the pragmas hold on each. The busy handler of
 SQLite is never used: it waits unfairly (a process can starve for seconds) and it is skipped
-at some lock transitions. `Patience` is the one way of waiting here.
+at some lock transitions. `BusyRetry` is the one way of waiting here.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, TypeVar, cast
 import apsw
 
 from rulvar.core.errors import ConfigError, StoreBusyError, StoreCorruptError, StoreError
-from rulvar.stores.sqlite import handles, schema
+from rulvar.stores.sqlite import open_files, schema
 from rulvar.stores.sqlite.errors import BUSY, FAILURES, translate, what_is_missing
-from rulvar.stores.sqlite.filesystem import (
+from rulvar.stores.sqlite.forks import refuse_inherited
+from rulvar.stores.sqlite.open_files import OpenFiles
+from rulvar.stores.sqlite.os_checks import (
     make_private,
     network_filesystem,
     other_names,
     who_blocks,
 )
-from rulvar.stores.sqlite.forks import refuse_inherited
-from rulvar.stores.sqlite.handles import OpenFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
     "MEMORY",
+    "BusyRetry",
     "Durability",
     "Opened",
-    "Patience",
     "Permissions",
     "Settings",
-    "birth",
     "busy_error",
     "connect",
+    "create_or_open",
     "look",
     "require_sqlite",
     "resolve",
@@ -65,7 +65,7 @@ _SWITCHES = (
     (apsw.SQLITE_DBCONFIG_DQS_DML, 0),
     (apsw.SQLITE_DBCONFIG_DQS_DDL, 0),
     (apsw.SQLITE_DBCONFIG_DEFENSIVE, 1),
-    # Only `handles.close` may move the log, after a look at whose files these are by then.
+    # Only `open_files.close` may move the log, after a look at whose files these are by then.
     (apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1),
 )
 
@@ -163,8 +163,8 @@ def connect(settings: Settings) -> apsw.Connection:
     """
     if not settings.in_memory:
         refuse_inherited(settings.path)
-        handles.check_open(settings.path)
-    with handles.opening:
+        open_files.check_open(settings.path)
+    with open_files.opening:
         if settings.read_only:
             # Not even the last one to close moves the log into the database then.
             connection = apsw.Connection(settings.path, flags=apsw.SQLITE_OPEN_READONLY)
@@ -172,7 +172,7 @@ def connect(settings: Settings) -> apsw.Connection:
             if settings.permissions == "private" and not settings.in_memory:
                 make_private(settings.path)
             connection = apsw.Connection(settings.path)
-        handles.opened(connection, None if settings.in_memory else settings.path)
+        open_files.opened(connection, None if settings.in_memory else settings.path)
     connection.set_busy_timeout(0)
     for switch, value in _SWITCHES:
         connection.config(switch, value)
@@ -191,7 +191,7 @@ def set_durability(connection: apsw.Connection, durability: Durability) -> None:
     connection.execute(f"PRAGMA synchronous = {durability.upper()}").fetchall()
 
 
-class Patience:
+class BusyRetry:
     """Fair waiting for a locked file: short, random pauses up to a deadline."""
 
     __slots__ = ("_deadline", "_random", "_started")
@@ -213,7 +213,7 @@ class Patience:
         pause(self._random)
         return True
 
-    def retry(self, attempt: Callable[[], _T], path: str) -> _T:
+    def run(self, attempt: Callable[[], _T], path: str) -> _T:
         """Return what ``attempt`` returns, trying again while the file is locked.
 
         Raises `StoreBusyError` when the time is up. Everything that ``attempt`` did must be
@@ -250,7 +250,7 @@ class Opened(NamedTuple):
     files: OpenFiles | None
 
 
-def birth(settings: Settings) -> Opened:
+def create_or_open(settings: Settings) -> Opened:
     """Open the writer's connection and see to it that the file has the layout.
 
     The switch to WAL and the tables are retried as one unit: either may meet a lock while
@@ -267,14 +267,14 @@ def birth(settings: Settings) -> Opened:
             f"there is no file {settings.path}, and looking makes none: check the path; the "
             "first run makes the file"
         )
-    attempt = _seen if settings.read_only else _born
+    attempt = _open_to_read if settings.read_only else _open_to_write
 
     def quietly() -> Opened:
-        with handles.opening:  # a fork in the middle of SQLite would leave the child its mutexes
+        with open_files.opening:  # a fork in the middle of SQLite would leave the child its mutexes
             return attempt(settings)
 
     try:
-        return Patience(settings.open_timeout_ms).retry(quietly, settings.path)
+        return BusyRetry(settings.open_timeout_ms).run(quietly, settings.path)
     except FAILURES as error:
         raise translate(error, path=settings.path) from error
 
@@ -289,11 +289,11 @@ def look(settings: Settings) -> Opened:
         connection.execute("PRAGMA schema_version").fetchall()  # opens the log
         return Opened(connection, OpenFiles.of(connection, settings.path, logged=True))
     except BaseException:
-        handles.close(connection)
+        open_files.close(connection)
         raise
 
 
-def _born(settings: Settings) -> Opened:
+def _open_to_write(settings: Settings) -> Opened:
     connection = connect(settings)
     try:
         _check_encoding(connection, settings.path)
@@ -309,7 +309,7 @@ def _born(settings: Settings) -> Opened:
         files = OpenFiles.of(connection, settings.path, logged=True)
         _begin_log_anew(connection, settings.path)
     except BaseException as error:
-        handles.close(connection, checkpoint=not isinstance(error, StoreCorruptError))
+        open_files.close(connection, checkpoint=not isinstance(error, StoreCorruptError))
         raise
     return Opened(connection, files)
 
@@ -333,7 +333,7 @@ def _begin_log_anew(connection: apsw.Connection, path: str) -> None:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-def _seen(settings: Settings) -> Opened:
+def _open_to_read(settings: Settings) -> Opened:
     connection = connect(settings)
     try:
         _check_encoding(connection, settings.path)
@@ -346,7 +346,7 @@ def _seen(settings: Settings) -> Opened:
         _check_columns(connection, settings.path)
         return Opened(connection, OpenFiles.of(connection, settings.path, logged=False))
     except BaseException:
-        handles.close(connection)
+        open_files.close(connection)
         raise
 
 

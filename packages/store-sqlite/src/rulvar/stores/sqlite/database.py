@@ -18,12 +18,12 @@ from rulvar.core.errors import (
     StoreCorruptError,
     StoreForkedError,
 )
-from rulvar.stores.sqlite import handles
-from rulvar.stores.sqlite.commits import Committer
-from rulvar.stores.sqlite.connection import Patience, look
+from rulvar.stores.sqlite import open_files
+from rulvar.stores.sqlite.connection import BusyRetry, look
 from rulvar.stores.sqlite.errors import FAILURES, translate
-from rulvar.stores.sqlite.filesystem import place_of
 from rulvar.stores.sqlite.forks import remedy, watch
+from rulvar.stores.sqlite.group_commit import Committer
+from rulvar.stores.sqlite.os_checks import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from rulvar.core.clock import Clock
     from rulvar.stores.sqlite.connection import Settings
-    from rulvar.stores.sqlite.handles import OpenFiles
-    from rulvar.stores.sqlite.jobs import Job
+    from rulvar.stores.sqlite.job import Job
+    from rulvar.stores.sqlite.open_files import OpenFiles
 
 __all__ = ["Database"]
 
@@ -110,8 +110,8 @@ class Database:
         try:
             if self.settings.in_memory:
                 return committer.read_in_memory(read)
-            patience = Patience(self.settings.busy_timeout_ms)
-            return patience.retry(lambda: self._read(read), self.settings.path)
+            retry = BusyRetry(self.settings.busy_timeout_ms)
+            return retry.run(lambda: self._read(read), self.settings.path)
         except UnicodeDecodeError as error:
             message = (
                 f"{self.settings.path} has a text that is no UTF-8 ({error}): another writer left "
@@ -152,7 +152,7 @@ class Database:
             for reader in self._readers:
                 with reader.lock:
                     if reader.connection is not None:
-                        handles.close(reader.connection)
+                        open_files.close(reader.connection)
                         reader.connection = None
             self._committer.close()
         except FAILURES as error:

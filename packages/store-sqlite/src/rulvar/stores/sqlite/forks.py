@@ -28,7 +28,7 @@ import weakref
 from typing import TYPE_CHECKING, Protocol
 
 from rulvar.core.errors import StoreForkedError
-from rulvar.stores.sqlite import handles
+from rulvar.stores.sqlite import open_files
 
 if TYPE_CHECKING:
     import threading
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from rulvar.stores.sqlite.handles import Identity
+    from rulvar.stores.sqlite.open_files import Identity
 
 __all__ = ["refuse_inherited", "remedy", "watch"]
 
@@ -79,7 +79,7 @@ def refuse_inherited(path: str) -> None:
     if not _inherited:
         return
     try:
-        identity = handles.identity_of(path)
+        identity = open_files.identity_of(path)
     except OSError:
         return  # not there, so nobody had it open by this name
     if identity in _inherited:
@@ -97,7 +97,7 @@ def _before() -> None:
     locks: list[threading.Lock | threading.RLock] = [
         lock for holder in tuple(_holders) for lock in holder.locks()
     ]
-    for lock in (*locks, handles.opening):
+    for lock in (*locks, open_files.opening):
         left_s = max(0.0, deadline - time.monotonic())
         _quiet.extend([lock] if lock.acquire(timeout=left_s) else [])
 
@@ -111,7 +111,7 @@ def _in_child() -> None:
     global _process  # noqa: PLW0603 - which process this is
     _process = os.getpid()
     _quiet.clear()
-    inherited = handles.open_now()
+    inherited = open_files.open_now()
     for holder in tuple(_holders):
         for cursor in holder.cursors():
             _keep_for_ever(cursor)
@@ -121,8 +121,8 @@ def _in_child() -> None:
             _inherited.add(identity)
     # What other libraries had open counts too: a lock that this process would take goes with
     # the first of the inherited descriptors to be closed.
-    _inherited.update(handles.open_descriptors())
-    handles.start_over()
+    _inherited.update(open_files.open_descriptors())
+    open_files.start_over()
 
 
 def _keep_for_ever(handle: object) -> None:

@@ -1,6 +1,6 @@
 """Every mutation, each a function of one open transaction.
 
-A function here is called by `rulvar.stores.sqlite.commits` between BEGIN IMMEDIATE and
+A function here is called by `rulvar.stores.sqlite.group_commit` between BEGIN IMMEDIATE and
 COMMIT, perhaps together with other callers' functions. Three rules keep neighbours apart
 without savepoints:
 
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from rulvar.core.checks import MAX_INTEGER
 from rulvar.core.errors import JournalOrderViolation, LeaseHeldError, StoreFullError
+from rulvar.core.lease_status import lease_status, refusal
 from rulvar.core.records import Lease
 from rulvar.stores.sqlite import schema
-from rulvar.stores.sqlite.fence import refusal, refuse_if_dead, slip, standing, verdict
+from rulvar.stores.sqlite.lease_status import raise_defect, read_lease_state, refuse_if_dead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,7 @@ def append(tx: Transaction, run_id: str, seq: int, text: str, lease: Lease | Non
         refuse_if_dead(tx.connection, run_id, lease, tx.now)
     tail = cast("int | None", tx.connection.execute(schema.TAIL, (run_id,)).get)
     if tail is None or tail < seq:
-        slip(f"seq {seq} was refused above the tail {tail}", run_id)
+        raise_defect(f"seq {seq} was refused above the tail {tail}", run_id)
     landed = tail == seq and bool(tx.connection.execute(schema.LANDED, (run_id, text, seq)).get)
     raise JournalOrderViolation(run_id=run_id, seq=seq, tail_seq=tail, landed=landed)
 
@@ -140,7 +141,7 @@ def acquire(tx: Transaction, run_id: str, owner: str, ttl_ms: int) -> Lease:
     epoch = _next_epoch(tx, run_id)
     tx.connection.execute(schema.ACQUIRE, (run_id, owner, epoch, tx.now))
     if tx.connection.changes() != 1:
-        raise refusal(standing(tx.connection, run_id), run_id, "held", tx.now, offered=None)
+        raise refusal(read_lease_state(tx.connection, run_id), "held", tx.now)
     return _grant(tx, run_id, owner, epoch, ttl_ms)
 
 
@@ -153,8 +154,8 @@ def seize(tx: Transaction, run_id: str, owner: str, ttl_ms: int, over: Lease | N
         seized = (run_id, owner, epoch, tx.now, over.owner, over.epoch)
         tx.connection.execute(schema.SEIZE_OVER, seized)
         if tx.connection.changes() != 1:
-            at = standing(tx.connection, run_id)
-            raise refusal(at, run_id, "superseded", tx.now, offered=over)
+            at = read_lease_state(tx.connection, run_id)
+            raise refusal(at, "superseded", tx.now, offered=over)
     return _grant(tx, run_id, owner, epoch, ttl_ms)
 
 
@@ -165,11 +166,11 @@ def revive(tx: Transaction, lease: Lease, ttl_ms: int) -> Lease:
     tx.connection.execute(schema.REVIVE, (run_id, lease.owner, lease.epoch, tx.now, epoch))
     if tx.connection.changes() == 1:
         return _grant(tx, run_id, lease.owner, epoch, ttl_ms)
-    at = standing(tx.connection, run_id)
-    reason = verdict(at, lease, tx.now)
+    at = read_lease_state(tx.connection, run_id)
+    reason = lease_status(at, lease, tx.now)
     if reason == "expired":
-        slip("an expired lease that nobody has taken was not revived", run_id)
-    raise refusal(at, run_id, reason or "held", tx.now, offered=lease)
+        raise_defect("an expired lease that nobody has taken was not revived", run_id)
+    raise refusal(at, reason or "held", tx.now, offered=lease)
 
 
 def raise_epoch(tx: Transaction, run_id: str, at_least: int) -> None:
@@ -179,10 +180,10 @@ def raise_epoch(tx: Transaction, run_id: str, at_least: int) -> None:
 
 
 def _next_epoch(tx: Transaction, run_id: str) -> int:
-    at = standing(tx.connection, run_id)
+    at = read_lease_state(tx.connection, run_id)
     # The highest number of either table: a row above its tombstone, which only damage or a
     # careless copy can make, must not be granted a second time.
-    epoch = 1 + max(at.mark or 0, at.epoch or 0)
+    epoch = 1 + max(at.tombstone or 0, at.epoch or 0)
     if epoch > MAX_INTEGER:
         message = f"run {run_id!r} has used up its epochs: go on under another run id"
         raise StoreFullError(message, run_id=run_id)
@@ -198,4 +199,4 @@ def _landed_or_refused(tx: Transaction, run_id: str, lease: Lease) -> None:
     if tx.connection.changes() == 1:
         return
     refuse_if_dead(tx.connection, run_id, lease, tx.now)
-    slip("a live lease was refused", run_id)
+    raise_defect("a live lease was refused", run_id)

@@ -16,7 +16,7 @@ from rulvar.core.filters import matches
 from rulvar.core.records import BlobStat, JournalRecord, LeaseInfo
 from rulvar.core.wire import Digits, InvalidJSONError, decode_meta, parse_json
 from rulvar.stores.sqlite import schema
-from rulvar.stores.sqlite.fence import unreadable_lease
+from rulvar.stores.sqlite.lease_status import unreadable_lease
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,12 +18,12 @@ from rulvar.core.checks import (
 )
 from rulvar.core.clock import SystemClock
 from rulvar.core.errors import ConfigError
+from rulvar.core.lease_status import refuse_foreign
 from rulvar.stores.sqlite import mutations, reads
 from rulvar.stores.sqlite.connection import Settings, require_sqlite, resolve
 from rulvar.stores.sqlite.database import Database
-from rulvar.stores.sqlite.fence import refuse_foreign
-from rulvar.stores.sqlite.jobs import Job
-from rulvar.stores.sqlite.twin import SqliteTranscripts
+from rulvar.stores.sqlite.job import Job
+from rulvar.stores.sqlite.transcripts import SqliteTranscripts
 
 if TYPE_CHECKING:
     import os

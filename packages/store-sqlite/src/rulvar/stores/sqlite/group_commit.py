@@ -2,8 +2,8 @@
 
 Each caller is fenced by itself: it brings a `Job` whose work is one mutation with its own
 condition. One of the callers *leads*: it begins, takes whoever waits by then, runs their work,
-commits once, and hands out the answers, refusals too, after the COMMIT. Then it names an
-*heir* among those who wait, so that newcomers do not barge in.
+commits once, and hands out the answers, refusals too, after the COMMIT. Then it names the
+next leader among those who wait, so that newcomers do not barge in.
 
 The rules that keep an interrupt (KeyboardInterrupt, at any instruction of the main thread)
 from leaving anything torn or stuck:
@@ -33,11 +33,11 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from rulvar.core.checks import MAX_INTEGER, check_integer
 from rulvar.core.errors import OutcomeUnknownError, StoreClosedError, StoreCorruptError, StoreError
-from rulvar.stores.sqlite import handles, schema
+from rulvar.stores.sqlite import open_files, schema
 from rulvar.stores.sqlite.connection import (
-    Patience,
-    birth,
+    BusyRetry,
     busy_error,
+    create_or_open,
     pause,
     set_durability,
 )
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from rulvar.core.clock import Clock
     from rulvar.stores.sqlite.connection import Durability, Settings
-    from rulvar.stores.sqlite.jobs import Job
+    from rulvar.stores.sqlite.job import Job
 
 __all__ = ["Committer"]
 
@@ -89,7 +89,7 @@ class Committer:
         self._closed = False
         self._durability: Durability = settings.durability
         self.unsettled = False
-        opened = birth(settings)
+        opened = create_or_open(settings)
         self._connection: apsw.Connection | None = opened.connection
         self._cursor: apsw.Cursor | None = None
         self._files = opened.files
@@ -159,7 +159,7 @@ class Committer:
     def _close_connection(self) -> None:
         if self._connection is not None:
             mine = self._files is None or not self._files.moved()
-            handles.close(self._connection, checkpoint=mine)
+            open_files.close(self._connection, checkpoint=mine)
             self._connection = None
 
     def locks(self) -> tuple[threading.Lock, ...]:
@@ -193,7 +193,7 @@ class Committer:
             message = f"the store at {self._settings.path} was closed: open it again"
             raise StoreClosedError(message)
         if self._connection is None:
-            self._connection, self._files = birth(self._settings)
+            self._connection, self._files = create_or_open(self._settings)
             self._durability = self._settings.durability
         return self._connection
 
@@ -332,7 +332,7 @@ class Committer:
         self._stage = "working"
 
     def _hand_over(self) -> None:
-        """Name the heir. The flag falls before the look, so that no newcomer is overlooked."""
+        """Name the next leader, after the flag has fallen: so no newcomer is overlooked."""
         self._led = False
         queue = self._queue
         while queue and (queue[0].done or queue[0].abandoned):
@@ -396,7 +396,7 @@ class Committer:
             if connection.in_transaction and not self._settings.in_memory:
                 self._cursor = None
                 self._connection = None
-                handles.close(connection, force=True)
+                open_files.close(connection, force=True)
         return errno
 
     def _failed(
@@ -426,9 +426,9 @@ class Committer:
 
     def _barrier(self) -> None:
         """Commit something, durably. Raises the `StoreError` that the disk still reports."""
-        patience = Patience(self._settings.busy_timeout_ms)
+        retry = BusyRetry(self._settings.busy_timeout_ms)
         try:
-            patience.retry(self._pass_barrier, self._settings.path)
+            retry.run(self._pass_barrier, self._settings.path)
         except FAILURES as error:
             raise self._translated(error) from error
         self.unsettled = False

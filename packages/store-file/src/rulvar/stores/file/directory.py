@@ -5,11 +5,11 @@ flight when the store closes is waited for by passing through all of them. An in
 leaves a call leaves no lock behind.
 
 **Doubt.** A change to the disk takes several steps, and each may fail or be cut short. Before
-the first one the change leaves a *settlement* with the home: what makes its outcome final
-whatever has happened until then (take a half-written record away, finish a deletion). It is
-withdrawn when the change is whole. A settlement that is still there when the run is next
-called upon is carried out first, so that no read sees a change that may yet come or go, and
-no write follows half a record.
+the first one the change leaves a *recovery action* with the directory: what makes its outcome
+final whatever has happened until then (take a half-written record away, finish a deletion). It
+is withdrawn when the change is whole. One that is still there at the next call on the run is
+carried out first, so that no read sees a change that may yet come or go, and no write follows
+half a record.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import itertools
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -40,17 +41,20 @@ from rulvar.stores.file.names import encode_name, is_digest_name
 from rulvar.stores.file.opening import prepare, require_folders, require_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from rulvar.core.clock import Clock
     from rulvar.stores.file.filesystem import FileSystem
     from rulvar.stores.file.forks import Identity
 
-__all__ = ["Durability", "Home", "Permissions", "Settings"]
+__all__ = ["Durability", "Permissions", "RecoveryAction", "Settings", "StoreDirectory"]
 
 Durability = Literal["full", "normal"]
 Permissions = Literal["private", "umask"]
 """Who may read what the store makes: its user alone, or whom the process's umask lets in."""
+
+RecoveryAction = Callable[[], None]
+"""Makes the outcome of a change final; may be carried out more than once."""
 
 _STRIPES = 64
 _SURELY_ANOTHER_TICK_NS = 2_000_000_000
@@ -66,7 +70,7 @@ class Settings:
     permissions: Permissions = "private"
 
 
-class Home:
+class StoreDirectory:
     """The folder, the right to write in it, and the changes whose outcome is open."""
 
     def __init__(self, settings: Settings, files: FileSystem, clock: Clock) -> None:
@@ -84,7 +88,7 @@ class Home:
         self._lists = threading.Lock()
         self._stripes = tuple(threading.Lock() for _ in range(_STRIPES))
         self._temporaries = itertools.count()
-        self._settlements: dict[str, Callable[[], None]] = {}
+        self._recoveries: dict[str, RecoveryAction] = {}
         self._changed: set[str] = set()
         self._lock: WriterLock | None = None
         self._confirmed: tuple[int, int, int] | None = None
@@ -174,7 +178,7 @@ class Home:
                 self._refuse_closed()
             try:
                 self._confirm()
-                self.settle(run_id)
+                self.recover(run_id)
                 yield
             except OSError as error:
                 raise translate(error, path=self.settings.root, run_id=run_id) from error
@@ -208,20 +212,20 @@ class Home:
 
     # --- changes ----------------------------------------------------------------------------
 
-    def doubt(self, run_id: str, settlement: Callable[[], None]) -> None:
-        """Leave word how the change that now begins is made final, whatever becomes of it."""
-        self._settlements[run_id] = settlement
+    def set_recovery(self, run_id: str, action: RecoveryAction) -> None:
+        """Register what makes the change that now begins final, wherever it is stopped."""
+        self._recoveries[run_id] = action
 
-    def certain(self, run_id: str) -> None:
-        """Withdraw that word: the change is whole."""
-        del self._settlements[run_id]
+    def clear_recovery(self, run_id: str) -> None:
+        """Withdraw the action: the change is whole."""
+        del self._recoveries[run_id]
 
-    def settle(self, run_id: str) -> None:
+    def recover(self, run_id: str) -> None:
         """Make an outcome final that is still open. Raises ``OSError`` when that fails."""
-        settlement = self._settlements.get(run_id)
-        if settlement is not None:
-            settlement()
-            del self._settlements[run_id]
+        action = self._recoveries.get(run_id)
+        if action is not None:
+            action()
+            del self._recoveries[run_id]
 
     def fail(self, run_id: str, error: OSError, *, landed: bool) -> NoReturn:
         """Raise for a change that failed, having made its outcome final where that works.
@@ -230,7 +234,7 @@ class Home:
         """
         unknown: OSError | None = error if landed else None
         try:
-            self.settle(run_id)
+            self.recover(run_id)
         except OSError as second:
             unknown = second
         if unknown is None:
@@ -279,19 +283,19 @@ class Home:
         """
         folder = os.path.dirname(target)  # noqa: PTH120 - text in, text out
         path = self.new_temporary()
-        self.doubt(run_id, partial(self.discard, path))
+        self.set_recovery(run_id, partial(self.discard, path))
         moving = False
         try:
             self.write_new(path, data, sync=True)
-            self.doubt(run_id, partial(self._settle_move, path, folder))
+            self.set_recovery(run_id, partial(self._recover_move, path, folder))
             moving = True
             self.files.rename(path, target)
             self.sync_folder(folder)
         except OSError as error:
             self.fail(run_id, error, landed=moving and self.is_gone(path))
-        self.certain(run_id)
+        self.clear_recovery(run_id)
 
-    def _settle_move(self, path: str, folder: str) -> None:
+    def _recover_move(self, path: str, folder: str) -> None:
         self.discard(path)
         self.sync_folder(folder)
 
@@ -307,13 +311,13 @@ class Home:
         if not exists(self.files, path):
             return
         folder = os.path.dirname(path)  # noqa: PTH120
-        self.doubt(run_id, partial(self.sync_folder, folder))
+        self.set_recovery(run_id, partial(self.sync_folder, folder))
         try:
             self.files.unlink(path)
             self.sync_folder(folder)
         except OSError as error:
             self.fail(run_id, error, landed=self.is_gone(path))
-        self.certain(run_id)
+        self.clear_recovery(run_id)
 
     def register(self, text: str) -> None:
         """Write down what a shortened name stands for, before there is a file of that name."""
@@ -343,13 +347,13 @@ class Home:
                 pass
         with self._ending:
             try:
-                if self._settlements:
+                if self._recoveries:
                     self._confirm()
-                for run_id in tuple(self._settlements):
-                    self.settle(run_id)
+                for run_id in tuple(self._recoveries):
+                    self.recover(run_id)
             except (OSError, StoreError):
                 # The next opening finds the same: a tail to judge, a deletion to finish.
-                self._settlements.clear()
+                self._recoveries.clear()
             self._give_back()
 
     def _give_back(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Self
 
 from rulvar.core.checks import check_blob, check_lease, check_ref, check_run_id, run_of_ref
+from rulvar.core.lease_status import refuse_foreign
 from rulvar.stores.sqlite import mutations, reads
-from rulvar.stores.sqlite.fence import refuse_foreign
-from rulvar.stores.sqlite.jobs import Job
+from rulvar.stores.sqlite.job import Job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from rulvar.core.records import BlobStat
-    from rulvar.stores.file.home import Home
+    from rulvar.stores.file.directory import StoreDirectory
 
 __all__ = ["FileTranscriptStore"]
 
@@ -24,9 +24,9 @@ class FileTranscriptStore:
     Made by `FileJournalStore.transcripts` alone; it shares its store's life.
     """
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        self._blobs = Blobs(home)
+    def __init__(self, directory: StoreDirectory) -> None:
+        self._directory = directory
+        self._blobs = Blobs(directory)
 
     def put(self, ref: str, blob: bytes, /) -> None:
         """Replace the blob at ``ref`` in one step; at most 256 MiB.
@@ -35,7 +35,7 @@ class FileTranscriptStore:
         """
         check_ref(ref)
         check_blob(blob)
-        with self._home.writing(run_of_ref(ref)):
+        with self._directory.writing(run_of_ref(ref)):
             self._blobs.put(ref, blob)
 
     def get(self, ref: str, /) -> bytes | None:
@@ -45,7 +45,7 @@ class FileTranscriptStore:
         """
         check_ref(ref)
         run_id = run_of_ref(ref)
-        with self._home.reading(run_id):
+        with self._directory.reading(run_id):
             return None if self._is_deleted(run_id) else self._blobs.get(ref)
 
     def list_refs(self, run_id: str, /) -> Sequence[str]:
@@ -54,7 +54,7 @@ class FileTranscriptStore:
         Raises: nothing of its own.
         """
         check_run_id(run_id)
-        with self._home.reading(run_id):
+        with self._directory.reading(run_id):
             return [] if self._is_deleted(run_id) else self._blobs.refs(run_id)
 
     def delete(self, ref: str, /) -> None:
@@ -63,7 +63,7 @@ class FileTranscriptStore:
         Raises: nothing of its own.
         """
         check_ref(ref)
-        with self._home.writing(run_of_ref(ref)):
+        with self._directory.writing(run_of_ref(ref)):
             self._blobs.delete(ref)
 
     def blob_info(self, ref: str, /) -> BlobStat | None:
@@ -73,18 +73,18 @@ class FileTranscriptStore:
         """
         check_ref(ref)
         run_id = run_of_ref(ref)
-        with self._home.reading(run_id):
+        with self._directory.reading(run_id):
             return None if self._is_deleted(run_id) else self._blobs.info(ref)
 
     def _is_deleted(self, run_id: str) -> bool:
-        return self._home.read_only and is_being_deleted(self._home, run_id, blobs=True)
+        return self._directory.read_only and is_being_deleted(self._directory, run_id, blobs=True)
 
     def close(self) -> None:
         """Close the store and its twin, which share one life; idempotent.
 
         Raises: `StoreForkedError` in a forked child, where nothing is closed.
         """
-        self._home.close()
+        self._directory.close()
 
     def __enter__(self) -> Self:
         return self
@@ -98,4 +98,4 @@ class FileTranscriptStore:
         self.close()
 
     def __repr__(self) -> str:
-        return f"FileTranscriptStore({self._home.settings.root!r})"
+        return f"FileTranscriptStore({self._directory.settings.root!r})"
