@@ -112,7 +112,10 @@ CALLS: dict[
 
 # Where the store changes more than one thing that it remembers; the rest runs with the storms.
 _OFTEN = {"an append", "delete", "list_run_ids with new runs"}
-_CASES = [pytest.param(name, marks=pytest.mark.slow if name in _OFTEN else pytest.mark.storm) for name in CALLS]
+_CASES = [
+    pytest.param(name, marks=pytest.mark.slow if name in _OFTEN else pytest.mark.storm)
+    for name in CALLS
+]
 
 
 # What had just been opened, and has no name yet, Python itself closes.

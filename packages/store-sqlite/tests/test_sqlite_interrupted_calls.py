@@ -92,7 +92,9 @@ CALLS: dict[str, Callable[[SqliteStore], object]] = {
 }
 _READS = {"the first read of a connection", "close", "opening beside it", "renew"}
 _STORMY = {"opening beside it"}
-_CASES = [pytest.param(n, marks=pytest.mark.storm if n in _STORMY else pytest.mark.slow) for n in CALLS]
+_CASES = [
+    pytest.param(n, marks=pytest.mark.storm if n in _STORMY else pytest.mark.slow) for n in CALLS
+]
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
