@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from replay_bench import ReplayBench
 
-from rulvar.core.engine import Engine, workflow
+from rulvar.core.engine import Engine, Worker, workflow
+from rulvar.core.engine.control_calls import reopen_run, would_reopen
 from rulvar.core.engine.control_calls import retry as reopen
 from rulvar.core.errors import StepFailedError
 
@@ -180,6 +181,33 @@ def test_a_child_that_was_retried_by_itself_is_not_executed_again() -> None:
             bench.well = True
             assert (await engine.retry(f"r.{seq}")).value == "work"
             assert (await engine.retry("r")).value == "work"
+
+    asyncio.run(main())
+    assert bench.ran == {"work": 2}
+
+
+def test_a_retry_that_died_before_its_row_is_finished_by_the_next() -> None:
+    bench = Flaky()
+
+    @workflow(name="w")
+    async def body(ctx: Context) -> object:
+        return await ctx.step("work", bench.risky, "work")
+
+    async def main() -> None:
+        async with Engine(bench.stores(), [body], clock=bench.clock) as engine:
+            assert (await engine.run(body, run_id="r")).status == "error"
+            row = bench.store.get_meta("r")
+            assert row is not None
+            assert await reopen_run(engine.parts, "r") is None
+            journalled = bench.store.load("r")
+            bench.store.put_meta(row)  # as a kill between the two writes leaves it
+            assert await would_reopen(engine.parts, "r") == (True, "error")
+            assert await reopen_run(engine.parts, "r") is None
+            assert bench.store.load("r") == journalled, "it is journalled once"
+            assert await would_reopen(engine.parts, "r") == (False, "suspended")
+            bench.well = True
+            report = await Worker(engine).run(until_idle=True)
+            assert report.outcomes == {"ok": 1}
 
     asyncio.run(main())
     assert bench.ran == {"work": 2}

@@ -150,11 +150,12 @@ def retry(parts: Parts, door: Door, ownership: Ownership) -> RunOutcome | None:
     outcome = state.outcome
     if outcome is not None and outcome.status not in RETRIED_STATUSES:
         return over(parts, door, state, outcome)
-    if outcome is None:
+    if outcome is None and not _row_lags(state):
         return RunOutcome(run_id=door.run_id, status=state.meta.status if state.meta else "running")
     if state.start is not None:
         check_no_unfinished_parent(parts.reads, door.run_id, state.start)
-    reopen(parts, door, state, outcome)
+    if outcome is not None:
+        reopen(parts, door, state, outcome)
     if state.meta is not None:
         now = format_time(parts.clock.now_ms())
         row = replace(state.meta, status="suspended", updated_at=now, wake_at=now)
@@ -182,13 +183,20 @@ def _would_reopen(parts: Parts, run_id: str) -> tuple[bool, str]:
         )
     unowned = UnownedRun(run_id)
     state = _begun(parts, parts.door(run_id, unowned), unowned)
-    if state.outcome is None:
-        return False, state.meta.status if state.meta else "running"
-    if state.outcome.status not in RETRIED_STATUSES:
-        return False, state.outcome.status
+    status = state.meta.status if state.meta else "running"
+    if state.outcome is not None:
+        status = state.outcome.status
+    if status not in RETRIED_STATUSES or (state.outcome is None and not _row_lags(state)):
+        return False, status
     if state.start is not None:
         check_no_unfinished_parent(parts.reads, run_id, state.start)
-    return True, state.outcome.status
+    return True, status
+
+
+def _row_lags(state: RunState) -> bool:
+    """Whether a retry was journalled by somebody who died before its row said so."""
+    row = state.meta
+    return state.outcome is None and row is not None and row.status in RETRIED_STATUSES
 
 
 async def reopen_run(parts: Parts, run_id: str) -> str | None:
