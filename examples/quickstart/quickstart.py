@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _DUMP = Path(__file__).with_name("canonical_dump.py")
-_EVERY_SURFACE = (
-    "append", "meta", "blob put", "blob delete", "renew", "release", "run delete",
+_EVERY_MUTATION = (
+    "append", "put_meta", "put_blob", "delete_blob", "renew", "release", "delete",
 )  # fmt: skip
 _US = "quickstart"
 
@@ -75,7 +75,7 @@ class Account:
         elif told["kind"] == "lease.reacquired":
             self.say(child.name, f"slept past its lease, nobody came: epoch {told['epoch']} now")
         elif told["kind"] == "attempt":
-            self.say(child.name, f"{told['surface']:<16}  {_answer(told)}")
+            self.say(child.name, f"{told['mutation']:<16}  {_answer(told)}")
 
 
 def _answer(told: Report) -> str:
@@ -197,11 +197,11 @@ class Story:
             "worker A's segment ended as SupersededError",
             f"it ended as {ended['error'] or ended['message']}",
         )
-        for surface in dict.fromkeys((*_EVERY_SURFACE, *self.attempts)):
-            told = self.attempts.get(surface)
+        for mutation in dict.fromkeys((*_EVERY_MUTATION, *self.attempts)):
+            told = self.attempts.get(mutation)
             check(
                 told is not None and told["refused"],
-                f"{surface}: refused with LeaseHeldError",
+                f"{mutation}: refused with LeaseHeldError",
                 "never tried" if told is None else str(told.get("answer")),
             )
         rows = len(self.before.splitlines())
@@ -249,7 +249,7 @@ class Story:
         """Hear a report: tell it, and keep what A tried."""
         self.account.hear(child, told)
         if told["kind"] == "attempt":
-            self.attempts[told["surface"]] = told
+            self.attempts[told["mutation"]] = told
 
     def _lease(self) -> LeaseInfo | None:
         return self.leases.get_lease(self.run_id)

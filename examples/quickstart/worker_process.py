@@ -91,8 +91,8 @@ async def own(stores: FencedStores, options: argparse.Namespace) -> None:
         else:
             report("ended", error=None, message=f"an outcome: {outcome.status}")
     for lease in mine:
-        for surface, write in writes(stores, lease):
-            attempt(surface, write)
+        for mutation, write in writes(stores, lease):
+            attempt(mutation, write)
     report("tried")
 
 
@@ -108,38 +108,38 @@ def writes(stores: FencedStores, lease: Lease) -> list[tuple[str, Callable[[], o
     source = f"{run_id}/source"
     found: list[tuple[str, Callable[[], object]]] = [
         ("append", lambda: journal.append(run_id, record, lease=lease)),
-        ("meta", lambda: journal.put_meta(failed, lease=lease)),
-        ("blob put", lambda: transcripts.put(source, b"stale", lease=lease)),
-        ("blob delete", lambda: transcripts.delete(source, lease=lease)),
+        ("put_meta", lambda: journal.put_meta(failed, lease=lease)),
+        ("put_blob", lambda: transcripts.put(source, b"stale", lease=lease)),
+        ("delete_blob", lambda: transcripts.delete(source, lease=lease)),
         ("renew", lambda: journal.renew(lease)),
     ]
     if has_lease_revival(journal):
         found.append(("revive", lambda: journal.revive(lease)))
     found.append(("release", lambda: journal.release(lease)))
-    found.append(("run delete", lambda: journal.delete(run_id, lease=lease)))
+    found.append(("delete", lambda: journal.delete(run_id, lease=lease)))
     if has_whole_run_delete(journal):
         delete_whole_run = journal.delete_whole_run
-        found.append(("whole-run delete", lambda: delete_whole_run(run_id, lease=lease)))
+        found.append(("delete_whole_run", lambda: delete_whole_run(run_id, lease=lease)))
     return found
 
 
-def attempt(surface: str, write: Callable[[], object]) -> None:
+def attempt(mutation: str, write: Callable[[], object]) -> None:
     """Try one write and report what the store answered."""
     try:
         write()
     except LeaseHeldError as error:
         report(
             "attempt",
-            surface=surface,
+            mutation=mutation,
             refused=True,
             reason=error.reason,
             holder=error.holder,
             epoch=error.epoch,
         )
     except RulvarError as error:
-        report("attempt", surface=surface, refused=False, answer=type(error).__name__)
+        report("attempt", mutation=mutation, refused=False, answer=type(error).__name__)
     else:
-        report("attempt", surface=surface, refused=False, answer="it landed")
+        report("attempt", mutation=mutation, refused=False, answer="it landed")
 
 
 async def follow(stores: FencedStores, options: argparse.Namespace) -> None:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "examples" / "quickstart" / "quickstart.py"
-SURFACES = ("append", "meta", "blob put", "blob delete", "renew", "release", "run delete")
+MUTATIONS = ("append", "put_meta", "put_blob", "delete_blob", "renew", "release", "delete")
 
 # Takes effect in one worker's process alone: Python imports it when it starts.
 SABOTAGE = '''
@@ -151,12 +151,12 @@ if "{role}" in sys.orig_argv:
 
 HOLES = {
     "append": 'unfenced(SqliteStore, "append")',
-    "meta": 'unfenced(SqliteStore, "put_meta")',
-    "blob put": 'unfenced(SqliteTranscripts, "put")',
-    "blob delete": 'unfenced(SqliteTranscripts, "delete")',
+    "put_meta": 'unfenced(SqliteStore, "put_meta")',
+    "put_blob": 'unfenced(SqliteTranscripts, "put")',
+    "delete_blob": 'unfenced(SqliteTranscripts, "delete")',
     "renew": 'deaf(SqliteStore, "renew")',
     "release": 'deaf(SqliteStore, "release")',
-    "run delete": 'unfenced(SqliteStore, "delete")',
+    "delete": 'unfenced(SqliteStore, "delete")',
 }
 
 
@@ -200,8 +200,8 @@ def test_a_zombie_changes_nothing_and_the_account_says_so(tmp_path: Path) -> Non
         r"quickstart +takes the run under epoch 3",
         r"worker A +its segment ends: SupersededError ",
         *(
-            rf"worker A +{surface} +LeaseHeldError: superseded \(.+ holds .+\)\n"
-            for surface in SURFACES
+            rf"worker A +{mutation} +LeaseHeldError: superseded \(.+ holds .+\)\n"
+            for mutation in MUTATIONS
         ),
     ]
     at = 0
@@ -209,7 +209,7 @@ def test_a_zombie_changes_nothing_and_the_account_says_so(tmp_path: Path) -> Non
         found = re.compile(line).search(account, 0 if "LeaseHeldError" in line else at)
         assert found is not None, f"{line!r} is not told, or not in its place:\n{account}"
         at = found.end()
-    assert len(checks(account)) >= len(SURFACES) + 6
+    assert len(checks(account)) >= len(MUTATIONS) + 6
     assert all(checks(account).values())
     # What it leaves tells the same story.
     told = shlex.split(account.rstrip().splitlines()[-1])
@@ -226,15 +226,15 @@ def test_a_zombie_changes_nothing_and_the_account_says_so(tmp_path: Path) -> Non
 
 
 @pytest.mark.storm
-@pytest.mark.parametrize("surface", SURFACES)
-def test_a_hole_in_the_fence_is_named(tmp_path: Path, surface: str) -> None:
-    done = play(tmp_path, sabotage=HOLES[surface])
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_hole_in_the_fence_is_named(tmp_path: Path, mutation: str) -> None:
+    done = play(tmp_path, sabotage=HOLES[mutation])
     assert done.returncode == 1, done.stdout + done.stderr
     held = checks(done.stdout)
-    assert held[f"{surface}: refused with LeaseHeldError"] is False
-    others = [other for other in SURFACES if other != surface]
+    assert held[f"{mutation}: refused with LeaseHeldError"] is False
+    others = [other for other in MUTATIONS if other != mutation]
     assert all(held[f"{other}: refused with LeaseHeldError"] for other in others)
-    assert re.search(rf"FAILED:\n(?:  .*\n)*  {surface}: refused", done.stdout)
+    assert re.search(rf"FAILED:\n(?:  .*\n)*  {mutation}: refused", done.stdout)
 
 
 @pytest.mark.storm

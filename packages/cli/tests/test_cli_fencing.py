@@ -65,11 +65,11 @@ def test_a_fenced_pair_is_status_0(sqlite: tuple[str, str]) -> None:
     text = check(*sqlite, "--probe", status=0).stdout
     assert "every mutation under a dead lease was refused" in text
     probe = cast("dict[str, object]", document(*sqlite, "--probe", status=0)["probe"])
-    surfaces = cast("dict[str, str]", probe["surfaces"])
-    assert {"append", "put_meta", "blob put", "blob delete", "renew", "release", "delete"} <= set(
-        surfaces
+    mutations = cast("dict[str, str]", probe["mutations"])
+    assert {"append", "put_meta", "put_blob", "delete_blob", "renew", "release", "delete"} <= set(
+        mutations
     )
-    assert set(surfaces.values()) == {"refused"}
+    assert set(mutations.values()) == {"refused"}
 
 
 def test_the_probe_leaves_no_run_behind(sqlite: tuple[str, str]) -> None:
@@ -103,7 +103,7 @@ def test_a_broken_promise_is_found_by_the_probe_alone(monkeypatch: pytest.Monkey
     assert "append under a superseded lease: landed, not refused" in text
     assert "NOT FENCED: declared, but the probe saw otherwise" in text
     probe = cast("dict[str, object]", document("--probe", status=1)["probe"])
-    assert cast("dict[str, str]", probe["surfaces"])["append"] == "landed"
+    assert cast("dict[str, str]", probe["mutations"])["append"] == "landed"
 
 
 def test_nothing_to_check_is_status_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

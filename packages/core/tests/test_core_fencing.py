@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.filterwarnings("ignore::rulvar.core.memory.EphemeralStoreWarning")
 
-SURFACES = {"append", "put_meta", "delete", "blob put", "blob delete", "renew", "release"}
+MUTATIONS = {"append", "put_meta", "delete", "put_blob", "delete_blob", "renew", "release"}
 
 
 def pair(store: ReferenceStore) -> Stores:
@@ -145,11 +145,11 @@ def test_a_fenced_pair_passes_and_keeps_nothing_but_tombstones(hidden: tuple[str
     assert report.problems == ()
     assert report.fenced
     assert report.run_id == "rulvar-probe-0"
-    assert set(report.surfaces) >= SURFACES
-    assert set(report.surfaces.values()) == {"refused"}
-    tried_live = {finding.surface for finding in report.findings if finding.lease == "live"}
-    assert tried_live == {*SURFACES, "renew_all", "acquire"}
-    reasons = {f.lease: f.detail for f in report.findings if f.surface == "append"}
+    assert set(report.mutations) >= MUTATIONS
+    assert set(report.mutations.values()) == {"refused"}
+    tried_live = {finding.mutation for finding in report.findings if finding.lease == "live"}
+    assert tried_live == {*MUTATIONS, "renew_all", "acquire"}
+    reasons = {f.lease: f.detail for f in report.findings if f.mutation == "append"}
     assert reasons == {
         "live": "",
         "superseded": "superseded",
@@ -348,9 +348,9 @@ def test_a_store_that_fences_appends_alone_is_told_what_is_missing() -> None:
 
     report = probe_fencing(Stores(Undeclared(), MemoryStores().transcripts))
     assert not report.fenced
-    missing = {s for s, outcome in report.surfaces.items() if outcome == "undeclared"}
-    assert missing == {"put_meta", "delete", "blob put", "blob delete"}
-    assert {s for s, outcome in report.surfaces.items() if outcome == "refused"} == {
+    missing = {s for s, outcome in report.mutations.items() if outcome == "undeclared"}
+    assert missing == {"put_meta", "delete", "put_blob", "delete_blob"}
+    assert {s for s, outcome in report.mutations.items() if outcome == "refused"} == {
         "append",
         "renew",
         "renew_all",

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from rulvar.core.fencing import (
         ProbeLease,
         ProbeOutcome,
-        ProbeSurface,
     )
+    from rulvar.core.mutations import Mutation
     from rulvar.core.records import JournalRecord, RunMeta
 
 pytestmark = pytest.mark.filterwarnings("ignore::rulvar.core.memory.EphemeralStoreWarning")
 
-SURFACES = {"append", "put_meta", "delete", "blob put", "blob delete", "renew", "release"}
+MUTATIONS = {"append", "put_meta", "delete", "put_blob", "delete_blob", "renew", "release"}
 
 
 def pair(store: ReferenceStore) -> Stores:
@@ -248,7 +248,7 @@ class RefusesWhatLands(ReferenceTranscripts):
             raise LeaseHeldError(run_id=lease.run_id, reason="superseded", offered=lease)
 
 
-LIARS: list[tuple[Callable[[], Stores], ProbeSurface, ProbeLease, ProbeOutcome]] = [
+LIARS: list[tuple[Callable[[], Stores], Mutation, ProbeLease, ProbeOutcome]] = [
     (lambda: pair(UnfencedAppend()), "append", "superseded", "landed"),
     (lambda: pair(UnfencedMeta()), "put_meta", "superseded", "landed"),
     (lambda: pair(UnfencedMeta()), "put_meta", "released", "landed"),
@@ -261,7 +261,7 @@ LIARS: list[tuple[Callable[[], Stores], ProbeSurface, ProbeLease, ProbeOutcome]]
     (lambda: pair(RenewByRun()), "renew", "superseded", "landed"),
     (lambda: pair(RenewByRun()), "renew", "forged epoch", "landed"),
     (lambda: pair(ForgetsTheOwner()), "append", "forged owner", "landed"),
-    (lambda: pair(TakesAnyHigherEpoch()), "blob put", "forged epoch", "landed"),
+    (lambda: pair(TakesAnyHigherEpoch()), "put_blob", "forged epoch", "landed"),
     (lambda: pair(TakesAnyRunsLease()), "append", "foreign-run", "landed"),
     (lambda: pair(TakesAnyRunsLease()), "delete", "foreign-run", "landed"),
     (lambda: pair(SilentlyIgnores()), "append", "superseded", "landed"),
@@ -269,25 +269,25 @@ LIARS: list[tuple[Callable[[], Stores], ProbeSurface, ProbeLease, ProbeOutcome]]
     (lambda: pair(TakesNoLease()), "delete", "superseded", "failed"),
     (lambda: pair(GrantsTwice()), "acquire", "live", "landed"),
     (lambda: pair(WrongError()), "renew", "superseded", "failed"),
-    (lambda: with_twin(BlobsUnfenced), "blob put", "superseded", "landed"),
-    (lambda: with_twin(BlobDeletesUnfenced), "blob delete", "superseded", "landed"),
-    (lambda: with_twin(BlobsOfAnyRun), "blob put", "foreign-run", "landed"),
-    (blobs_elsewhere, "blob put", "live", "refused"),
-    (blobs_elsewhere_where_a_probe_was, "blob put", "live", "refused"),
-    (blobs_elsewhere_while_time_passes, "blob put", "live", "refused"),
-    (lambda: with_twin(RefusesWhatLands), "blob put", "live", "failed"),
+    (lambda: with_twin(BlobsUnfenced), "put_blob", "superseded", "landed"),
+    (lambda: with_twin(BlobDeletesUnfenced), "delete_blob", "superseded", "landed"),
+    (lambda: with_twin(BlobsOfAnyRun), "put_blob", "foreign-run", "landed"),
+    (blobs_elsewhere, "put_blob", "live", "refused"),
+    (blobs_elsewhere_where_a_probe_was, "put_blob", "live", "refused"),
+    (blobs_elsewhere_while_time_passes, "put_blob", "live", "refused"),
+    (lambda: with_twin(RefusesWhatLands), "put_blob", "live", "failed"),
 ]
 
 
-@pytest.mark.parametrize(("make", "surface", "lease", "outcome"), LIARS)
+@pytest.mark.parametrize(("make", "mutation", "lease", "outcome"), LIARS)
 def test_a_liar_is_found_where_it_lies(
-    make: Callable[[], Stores], surface: ProbeSurface, lease: ProbeLease, outcome: ProbeOutcome
+    make: Callable[[], Stores], mutation: Mutation, lease: ProbeLease, outcome: ProbeOutcome
 ) -> None:
     stores = make()
     report = probe_fencing(stores)
     assert not report.fenced
-    found = {(f.surface, f.lease): f.outcome for f in report.problems}
-    assert found[surface, lease] == outcome
+    found = {(f.mutation, f.lease): f.outcome for f in report.problems}
+    assert found[mutation, lease] == outcome
     # Nothing of it stays but tombstones, even here.
     journal = cast("ReferenceStore", stores.journal)
     twin = cast("ReferenceTranscripts", stores.transcripts)
@@ -295,10 +295,10 @@ def test_a_liar_is_found_where_it_lies(
         assert (after.journals, after.rows, after.leases, after.blobs) == ({}, {}, {}, {})
 
 
-def test_every_surface_of_a_liar_is_still_tried() -> None:
+def test_every_mutation_of_a_liar_is_still_tried() -> None:
     report = probe_fencing(pair(UnfencedMeta()))
-    assert set(report.surfaces) >= SURFACES
-    assert {s for s, outcome in report.surfaces.items() if outcome != "refused"} == {"put_meta"}
+    assert set(report.mutations) >= MUTATIONS
+    assert {s for s, outcome in report.mutations.items() if outcome != "refused"} == {"put_meta"}
 
 
 def test_a_seizure_of_a_lease_that_was_passed_is_found() -> None:
@@ -308,7 +308,7 @@ def test_a_seizure_of_a_lease_that_was_passed_is_found() -> None:
             return super().seize(run_id, owner)
 
     report = probe_fencing(pair(IgnoresOver()))
-    assert {s for s, outcome in report.surfaces.items() if outcome != "refused"} == {"seize"}
+    assert {s for s, outcome in report.mutations.items() if outcome != "refused"} == {"seize"}
 
 
 def test_a_renewal_of_many_that_takes_a_dead_lease_is_found() -> None:
@@ -318,7 +318,7 @@ def test_a_renewal_of_many_that_takes_a_dead_lease_is_found() -> None:
             return []
 
     report = probe_fencing(pair(RenewsAnything()))
-    assert {s for s, outcome in report.surfaces.items() if outcome != "refused"} == {"renew_all"}
+    assert {s for s, outcome in report.mutations.items() if outcome != "refused"} == {"renew_all"}
 
 
 def test_epochs_that_come_back_are_found() -> None:
@@ -328,7 +328,7 @@ def test_epochs_that_come_back_are_found() -> None:
             return super().seize(run_id, owner, over=over)
 
     report = probe_fencing(pair(Counted()))
-    assert any(f.surface == "acquire" and "before" in f.detail for f in report.problems)
+    assert any(f.mutation == "acquire" and "before" in f.detail for f in report.problems)
 
 
 def test_a_release_that_releases_nothing_is_found() -> None:
@@ -339,4 +339,4 @@ def test_a_release_that_releases_nothing_is_found() -> None:
 
     store = Sticky()
     report = probe_fencing(Stores(hide(store, *SEIZE), store.transcripts()))
-    assert any(f.surface == "release" and not f.ok for f in report.problems)
+    assert any(f.mutation == "release" and not f.ok for f in report.problems)

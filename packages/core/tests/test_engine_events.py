@@ -187,19 +187,19 @@ def test_a_renewal_says_how_long_the_store_took(bench: Bench) -> None:
     assert (renewed.epoch, renewed.segment) == (1, 1)
 
 
-SURFACES = {
+MUTATIONS = {
     "append": lambda call: call.method == "append" and call.number > 9,
     "put_meta": lambda call: call.method == "put_meta" and call.number > 9,
     "put_blob": lambda call: call.method == "put" and call.number > 9,
 }
 
 
-@pytest.mark.parametrize("surface", SURFACES)
-def test_a_refused_write_is_told_by_surface_and_the_loss_by_reason(
-    bench: Bench, surface: str
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_refused_write_is_told_by_mutation_and_the_loss_by_reason(
+    bench: Bench, mutation: str
 ) -> None:
     heard: list[Event] = []
-    fits: Callable[[StoreCall], bool] = SURFACES[surface]
+    fits: Callable[[StoreCall], bool] = MUTATIONS[mutation]
     taken: list[Lease] = []
 
     def around(call: StoreCall, perform: Callable[[], object]) -> object:
@@ -220,7 +220,7 @@ def test_a_refused_write_is_told_by_surface_and_the_loss_by_reason(
 
     asyncio.run(main())
     refused = [(e.name, e.detail) for e in heard if e.kind == "write.refused"]
-    assert refused == [(surface, "superseded")]
+    assert refused == [(mutation, "superseded")]
     [lost] = [event for event in heard if event.kind == "lease.lost"]
     assert (lost.detail, lost.epoch) == ("superseded", 1)
     [ended] = [event for event in heard if event.kind == "run.ended"]
@@ -252,7 +252,7 @@ def test_a_refused_renewal_is_told(bench: Bench) -> None:
     assert refused == [("renew", "superseded")]
 
 
-def test_a_busy_store_is_told_by_surface(bench: Bench) -> None:
+def test_a_busy_store_is_told_by_mutation(bench: Bench) -> None:
     heard: list[Event] = []
     busy: set[str] = {"append", "put_meta", "put"}
 

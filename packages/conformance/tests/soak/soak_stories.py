@@ -124,8 +124,8 @@ _BLOBS = ("one", "two")
 _WEIGHTS: dict[Operation, int] = {
     "append": 30,
     "put_meta": 10,
-    "blob-put": 10,
-    "blob-delete": 5,
+    "put_blob": 10,
+    "delete_blob": 5,
     "renew": 5,
     "renew_all": 5,
     "release": 3,
@@ -210,7 +210,7 @@ class Simulation:
         op = self.random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
         foreign = self.random.random() < 0.1 and op not in {"renew", "renew_all", "release"}
         run_id = next(each for each in _RUNS if (each != lease.run_id) == foreign)
-        target = self.random.choice(_BLOBS) if op.startswith("blob") else ""
+        target = self.random.choice(_BLOBS) if op in {"put_blob", "delete_blob"} else ""
         made = self._invoke(op, lease, process, life, run_id, target=target)
         yield
         try:
@@ -237,10 +237,10 @@ class Simulation:
         elif made.op == "put_meta":
             made = self._offer(made, str(made.id).encode())
             self.store.put_meta(_row(made), lease=lease)
-        elif made.op == "blob-put":
+        elif made.op == "put_blob":
             made = self._offer(made, str(made.id).encode())
             self.twin.put(ref, str(made.id).encode(), lease=lease)
-        elif made.op == "blob-delete":
+        elif made.op == "delete_blob":
             self.twin.delete(ref, lease=lease)
         elif made.op == "renew_all":
             for refusal in self.store.renew_all([lease]):

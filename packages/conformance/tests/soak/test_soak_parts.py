@@ -73,7 +73,7 @@ def test_whatever_is_written_bears_its_attempt(tmp_path: Path) -> None:
     desk = desk_over(store, tmp_path)
     lease = desk.acquire("r", "w1").granted
     assert lease is not None
-    for op in ("append", "put_meta", "blob-put"):
+    for op in ("append", "put_meta", "put_blob"):
         assert desk.strike(op, blow(lease)).landed
     look = desk.look(lease)
     assert look is not None

@@ -27,12 +27,12 @@ def test_a_tenure_a_takeover_and_a_zombie_that_is_refused_are_sound() -> None:
     stalled = story.grant(1)
     story.look(lease=stalled)
     one, row = story.append(stalled), story.attempt("put_meta", stalled)
-    blob = story.attempt("blob-put", stalled, target="turn")
+    blob = story.attempt("put_blob", stalled, target="turn")
     successor = story.grant(2, process=2)
     story.look(one, lease=successor, row=row, blobs={"turn": blob})
     story.refused("append", stalled, "superseded")
     two = story.append(successor, process=2)
-    gone = story.attempt("blob-delete", successor, process=2, target="turn")
+    gone = story.attempt("delete_blob", successor, process=2, target="turn")
     story.look(one, two, row=row)
     verdict = judge(story.history())
     assert verdict.sound, verdict.violations
@@ -97,7 +97,7 @@ def test_an_unknown_append_that_arrives_after_the_successor_looked_is_a_stale_ac
 def test_an_unknown_row_or_blob_that_arrives_later_is_a_stale_acceptance(there: str) -> None:
     story = Story()
     stalled = story.grant(1)
-    op: Any = "put_meta" if there == "row" else "blob-put"
+    op: Any = "put_meta" if there == "row" else "put_blob"
     name = "" if there == "row" else "turn"
     late = story.attempt(op, stalled, target=name, outcome="unknown")
     story.look(lease=story.grant(2, process=2))
@@ -241,10 +241,10 @@ def test_a_seizure_over_a_lease_is_refused_where_that_is_not_the_present_one() -
 # --- what is stored -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["append", "put_meta", "blob-put"])
+@pytest.mark.parametrize("what", ["append", "put_meta", "put_blob"])
 def test_an_acknowledged_write_that_is_not_there_is_lost(what: Any) -> None:
     story = Story()
-    story.attempt(what, story.grant(1), target="turn" if what == "blob-put" else "")
+    story.attempt(what, story.grant(1), target="turn" if what == "put_blob" else "")
     story.look()
     assert kinds(story) == ["lost-write"]
 
@@ -254,10 +254,10 @@ def test_a_row_and_a_blob_that_are_older_than_the_last_acknowledged_are_lost_wri
     lease = story.grant(1)
     old_row, old_blob = (
         story.attempt("put_meta", lease),
-        story.attempt("blob-put", lease, target="t"),
+        story.attempt("put_blob", lease, target="t"),
     )
     story.attempt("put_meta", lease)
-    story.attempt("blob-put", lease, target="t")
+    story.attempt("put_blob", lease, target="t")
     story.look(row=old_row, blobs={"t": old_blob})
     assert [str(each.kind) for each in judge(story.history()).violations] == ["lost-write"] * 2
 
@@ -265,8 +265,8 @@ def test_a_row_and_a_blob_that_are_older_than_the_last_acknowledged_are_lost_wri
 def test_a_blob_whose_acknowledged_deletion_did_not_last_is_a_lost_write() -> None:
     story = Story()
     lease = story.grant(1)
-    blob = story.attempt("blob-put", lease, target="t")
-    story.attempt("blob-delete", lease, target="t")
+    blob = story.attempt("put_blob", lease, target="t")
+    story.attempt("delete_blob", lease, target="t")
     story.look(blobs={"t": blob})
     assert kinds(story) == ["lost-write"]
 
@@ -277,7 +277,7 @@ def test_what_a_holder_saw_and_is_gone_later_is_lost(what: str) -> None:
     stalled = story.grant(1)
     unknown = story.append(stalled, outcome="unknown")
     row = story.attempt("put_meta", stalled, outcome="unknown")
-    blob = story.attempt("blob-put", stalled, target="t", outcome="unknown")
+    blob = story.attempt("put_blob", stalled, target="t", outcome="unknown")
     story.look(unknown, lease=story.grant(2, process=2), row=row, blobs={"t": blob})
     story.look(
         *(() if what == "journal" else (unknown,)),
@@ -375,8 +375,8 @@ def test_what_was_written_elsewhere_is_a_leak(what: str) -> None:
     other = story.grant(1, process=2, run_id="s")
     one = story.append(other, process=2)
     row = story.attempt("put_meta", other, process=2, run_id="s")
-    blob = story.attempt("blob-put", other, process=2, run_id="s", target="t")
-    mine = story.attempt("blob-put", Lease(run_id="r", owner="w1", epoch=1), target="t")
+    blob = story.attempt("put_blob", other, process=2, run_id="s", target="t")
+    mine = story.attempt("put_blob", Lease(run_id="r", owner="w1", epoch=1), target="t")
     story.look(
         *((one,) if what == "journal" else ()),
         row=row if what == "row" else None,
@@ -394,7 +394,7 @@ def test_what_a_deletion_removed_is_there_again(what: str) -> None:
     story = Story()
     lease = story.grant(1)
     one, row = story.append(lease), story.attempt("put_meta", lease)
-    blob = story.attempt("blob-put", lease, target="t")
+    blob = story.attempt("put_blob", lease, target="t")
     story.attempt("delete_whole_run", lease)
     story.look(
         *((one,) if what == "journal" else ()),
@@ -408,7 +408,7 @@ def test_a_plain_deletion_leaves_the_blobs() -> None:
     story = Story()
     lease = story.grant(1)
     story.append(lease)
-    blob = story.attempt("blob-put", lease, target="t")
+    blob = story.attempt("put_blob", lease, target="t")
     story.attempt("delete", lease)
     story.look(blobs={"t": blob})
     assert judge(story.history()).sound
@@ -418,7 +418,7 @@ def _before_a_deletion(outcome: Any) -> tuple[Story, Any, Any, Any]:
     story = Story()
     lease = story.grant(1)
     one, row = story.append(lease), story.attempt("put_meta", lease)
-    blob = story.attempt("blob-put", lease, target="t")
+    blob = story.attempt("put_blob", lease, target="t")
     story.attempt("delete_whole_run", lease, outcome=outcome)
     return story, one, row, blob
 

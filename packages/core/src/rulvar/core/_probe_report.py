@@ -8,22 +8,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FencingReport", "ProbeFinding", "ProbeLease", "ProbeOutcome", "ProbeSurface"]
+    from rulvar.core.mutations import Mutation
 
-ProbeSurface = Literal[
-    "append",
-    "put_meta",
-    "blob put",
-    "blob delete",
-    "renew",
-    "renew_all",
-    "release",
-    "delete",
-    "delete_whole_run",
-    "acquire",
-    "seize",
-]
-"""A mutation of the pair."""
+__all__ = ["FencingReport", "ProbeFinding", "ProbeLease", "ProbeOutcome"]
 
 ProbeLease = Literal[
     "live", "superseded", "released", "foreign-run", "forged owner", "forged epoch"
@@ -42,7 +29,7 @@ ProbeOutcome = Literal["refused", "landed", "failed", "undeclared"]
 class ProbeFinding:
     """What one mutation under one lease did, and what the fence owes."""
 
-    surface: ProbeSurface
+    mutation: Mutation
     lease: ProbeLease
     outcome: ProbeOutcome
     expected: ProbeOutcome
@@ -72,10 +59,10 @@ class FencingReport:
         return tuple(finding for finding in self.findings if not finding.ok)
 
     @property
-    def surfaces(self) -> Mapping[ProbeSurface, ProbeOutcome]:
+    def mutations(self) -> Mapping[Mutation, ProbeOutcome]:
         """Each mutation with its worst outcome under a dead lease."""
-        worst: dict[ProbeSurface, ProbeOutcome] = {}
+        worst: dict[Mutation, ProbeOutcome] = {}
         for finding in self.findings:
-            if finding.lease != "live" and worst.get(finding.surface, "refused") == "refused":
-                worst[finding.surface] = finding.outcome
+            if finding.lease != "live" and worst.get(finding.mutation, "refused") == "refused":
+                worst[finding.mutation] = finding.outcome
         return worst

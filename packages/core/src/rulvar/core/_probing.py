@@ -40,9 +40,10 @@ from rulvar.core.records import JournalRecord, Lease, RunFilter, RunMeta
 from rulvar.core.wire import format_time, json_text
 
 if TYPE_CHECKING:
-    from rulvar.core._probe_report import ProbeOutcome, ProbeSurface
+    from rulvar.core._probe_report import ProbeOutcome
     from rulvar.core.clock import Clock
     from rulvar.core.ids import IdSource
+    from rulvar.core.mutations import Mutation
     from rulvar.core.protocols import LeasableStore, LeaseAdmin, TranscriptStore
     from rulvar.core.stores import StorePair
 
@@ -52,10 +53,10 @@ _POOL = 8
 _TRIES = 6
 _PROBE_NAME = "rulvar-probe"
 _DEAD: tuple[ProbeLease, ...] = get_args(ProbeLease)[1:]
-_SEEDS: tuple[ProbeSurface, ...] = ("append", "put_meta", "blob put")
-_ORDER: tuple[ProbeSurface, ...] = (
+_SEEDS: tuple[Mutation, ...] = ("append", "put_meta", "put_blob")
+_ORDER: tuple[Mutation, ...] = (
     *_SEEDS,
-    "blob delete",
+    "delete_blob",
     "renew",
     "renew_all",
     "seize",
@@ -63,14 +64,14 @@ _ORDER: tuple[ProbeSurface, ...] = (
     "delete",
     "delete_whole_run",
 )
-_ABOUT_LEASES: frozenset[ProbeSurface] = frozenset(
+_ABOUT_LEASES: frozenset[Mutation] = frozenset(
     {"renew", "renew_all", "release", "acquire", "seize"}
 )
-_FENCED_SURFACES: frozenset[ProbeSurface] = frozenset(
-    {"append", "put_meta", "blob put", "blob delete", "renew", "release", "delete"}
+_FENCED_MUTATIONS: frozenset[Mutation] = frozenset(
+    {"append", "put_meta", "put_blob", "delete_blob", "renew", "release", "delete"}
 )
-_VISIBLE: frozenset[ProbeSurface] = frozenset(
-    {"append", "put_meta", "blob put", "blob delete", "delete"}
+_VISIBLE: frozenset[Mutation] = frozenset(
+    {"append", "put_meta", "put_blob", "delete_blob", "delete"}
 )
 """What changes something that every store lets one read."""
 _LOST = frozenset({"expired", "superseded", "released"})
@@ -114,11 +115,11 @@ def probe_fencing(
 
 
 def _finding(
-    surface: ProbeSurface, kind: ProbeLease, outcome: ProbeOutcome, detail: str
+    mutation: Mutation, kind: ProbeLease, outcome: ProbeOutcome, detail: str
 ) -> ProbeFinding:
-    expected: ProbeOutcome = "landed" if kind == "live" and surface != "acquire" else "refused"
+    expected: ProbeOutcome = "landed" if kind == "live" and mutation != "acquire" else "refused"
     return ProbeFinding(
-        surface=surface, lease=kind, outcome=outcome, expected=expected, detail=detail
+        mutation=mutation, lease=kind, outcome=outcome, expected=expected, detail=detail
     )
 
 
@@ -152,14 +153,14 @@ class _Probe:
         self._highest = -1
         self._gaps = 0
         self._writes = 0
-        self._findings: dict[tuple[ProbeSurface, ProbeLease], ProbeFinding] = {}
+        self._findings: dict[tuple[Mutation, ProbeLease], ProbeFinding] = {}
 
     def run(self) -> FencingReport:
         """Try everything; clear the run, whatever happened. Raises `_TakenError`."""
         self._take()
         try:
-            for surface in _FENCED_SURFACES - self._surfaces():
-                self._note(surface, "superseded", "undeclared", "it takes no lease")
+            for mutation in _FENCED_MUTATIONS - self._mutations():
+                self._note(mutation, "superseded", "undeclared", "it takes no lease")
             self._try_live()
             for kind in _DEAD:
                 self._try_dead(kind)
@@ -230,9 +231,9 @@ class _Probe:
 
     # --- trying -----------------------------------------------------------------------------
 
-    def _surfaces(self) -> set[ProbeSurface]:
+    def _mutations(self) -> set[Mutation]:
         """Return the mutations that take a lease, by what the stores declare."""
-        found: set[ProbeSurface] = {"append", "renew", "release"}
+        found: set[Mutation] = {"append", "renew", "release"}
         if has_lease_batch(self._journal):
             found.add("renew_all")
         if has_lease_admin(self._journal):
@@ -242,21 +243,21 @@ class _Probe:
             if has_whole_run_delete(self._journal):
                 found.add("delete_whole_run")
         if has_fenced_transcripts(self._transcripts):
-            found |= {"blob put", "blob delete"}
+            found |= {"put_blob", "delete_blob"}
         return found
 
     def _seed(self, lease: Lease) -> None:
         """Write an entry, a row and a blob, so that there is something to change."""
-        for surface in _SEEDS:
-            if surface in self._surfaces():
-                self._attempt(surface, "live", self._run_id, lease)
+        for mutation in _SEEDS:
+            if mutation in self._mutations():
+                self._attempt(mutation, "live", self._run_id, lease)
 
     def _try_live(self) -> None:
         lease = self._take()
         self._seed(lease)
-        for surface in ("renew", "renew_all"):
-            if surface in self._surfaces():
-                self._attempt(surface, "live", self._run_id, lease)
+        for mutation in ("renew", "renew_all"):
+            if mutation in self._mutations():
+                self._attempt(mutation, "live", self._run_id, lease)
         self._insist("acquire", "live", self._run_id, lease)
 
     def _try_dead(self, kind: ProbeLease) -> None:
@@ -264,15 +265,15 @@ class _Probe:
         # These two name no run but the lease's own.
         skipped = {"renew", "renew_all", "release"} if kind == "foreign-run" else set()
         dead = self._die(kind)
-        for surface in _ORDER:
-            if surface in self._surfaces() - skipped:
-                dead = self._insist(surface, kind, target, dead)
+        for mutation in _ORDER:
+            if mutation in self._mutations() - skipped:
+                dead = self._insist(mutation, kind, target, dead)
 
-    def _insist(self, surface: ProbeSurface, kind: ProbeLease, run_id: str, lease: Lease) -> Lease:
+    def _insist(self, mutation: Mutation, kind: ProbeLease, run_id: str, lease: Lease) -> Lease:
         """Try a mutation that must be refused; return the lease to try the next one with."""
         for number in range(_TRIES):
             gaps = self._gaps
-            finding = self._look(surface, kind, run_id, lease)
+            finding = self._look(mutation, kind, run_id, lease)
             if finding.ok:
                 break
             # It may have ended the successor's tenure, or changed what the next one tries.
@@ -282,19 +283,19 @@ class _Probe:
         self._keep(finding)
         return lease
 
-    def _attempt(self, surface: ProbeSurface, kind: ProbeLease, run_id: str, lease: Lease) -> bool:
-        return self._keep(self._look(surface, kind, run_id, lease))
+    def _attempt(self, mutation: Mutation, kind: ProbeLease, run_id: str, lease: Lease) -> bool:
+        return self._keep(self._look(mutation, kind, run_id, lease))
 
     def _look(
-        self, surface: ProbeSurface, kind: ProbeLease, run_id: str, lease: Lease
+        self, mutation: Mutation, kind: ProbeLease, run_id: str, lease: Lease
     ) -> ProbeFinding:
         before = self._observe()
         try:
-            self._call(surface, run_id, lease)
+            self._call(mutation, run_id, lease)
         except LeaseHeldError as error:
             # Before anything else is asked: a renewal of ours would look like a change of its.
             changed = self._observe() != before
-            lives = kind == "live" and surface != "acquire"
+            lives = kind == "live" and mutation != "acquire"
             if lives and not self._is_live(lease):
                 raise self._too_slow() from error
             outcome: ProbeOutcome = "refused"
@@ -310,13 +311,13 @@ class _Probe:
         else:
             outcome, detail = "landed", ""
             # Where another probe has just cleared everything, there is nothing left to delete.
-            owed = surface in _VISIBLE and (surface in _SEEDS or any(before))
+            owed = mutation in _VISIBLE and (mutation in _SEEDS or any(before))
             if owed and self._observe() == before:
-                if kind == "live" and surface in _SEEDS and not self._is_live(lease):
+                if kind == "live" and mutation in _SEEDS and not self._is_live(lease):
                     raise self._too_slow()
                 outcome = "failed" if kind == "live" else "landed"
                 detail = "returned, but nothing changed"
-        return _finding(surface, kind, outcome, detail)
+        return _finding(mutation, kind, outcome, detail)
 
     def _is_live(self, lease: Lease) -> bool:
         """Whether the journal store itself still takes the lease for live."""
@@ -334,53 +335,53 @@ class _Probe:
         return StoreBusyError(message, run_id=self._run_id)
 
     def _note(
-        self, surface: ProbeSurface, kind: ProbeLease, outcome: ProbeOutcome, detail: str
+        self, mutation: Mutation, kind: ProbeLease, outcome: ProbeOutcome, detail: str
     ) -> None:
-        self._keep(_finding(surface, kind, outcome, detail))
+        self._keep(_finding(mutation, kind, outcome, detail))
 
     def _keep(self, finding: ProbeFinding) -> bool:
         """Add a finding to the report, where the first bad one stays."""
-        about = (finding.surface, finding.lease)
+        about = (finding.mutation, finding.lease)
         known = self._findings.get(about)
         if known is None or known.ok:
             self._findings[about] = finding
         return finding.ok
 
-    def _call(self, surface: ProbeSurface, run_id: str, lease: Lease) -> None:
+    def _call(self, mutation: Mutation, run_id: str, lease: Lease) -> None:
         self._writes += 1
-        if surface in _ABOUT_LEASES:
-            self._call_about(surface, run_id, lease)
+        if mutation in _ABOUT_LEASES:
+            self._call_about(mutation, run_id, lease)
             return
         journal, transcripts = self._journal, self._transcripts
-        if surface == "append":
+        if mutation == "append":
             tail = max((record.seq for record in journal.load(run_id)), default=-1)
             entry = {"seq": tail + 1, "kind": _PROBE_NAME, "write": self._writes}
             record = JournalRecord(seq=tail + 1, payload=json_text(entry).encode())
             journal.append(run_id, record, lease=lease)
-        elif surface == "put_meta" and has_fenced_journal(journal):
+        elif mutation == "put_meta" and has_fenced_journal(journal):
             journal.put_meta(self._row(run_id), lease=lease)
-        elif surface == "delete" and has_fenced_journal(journal):
+        elif mutation == "delete" and has_fenced_journal(journal):
             journal.delete(run_id, lease=lease)
-        elif surface == "delete_whole_run" and has_whole_run_delete(journal):
+        elif mutation == "delete_whole_run" and has_whole_run_delete(journal):
             journal.delete_whole_run(run_id, lease=lease)
-        elif surface == "blob put" and has_fenced_transcripts(transcripts):
+        elif mutation == "put_blob" and has_fenced_transcripts(transcripts):
             transcripts.put(f"{run_id}/probe", f"{self._writes}".encode(), lease=lease)
-        elif surface == "blob delete" and has_fenced_transcripts(transcripts):
+        elif mutation == "delete_blob" and has_fenced_transcripts(transcripts):
             transcripts.delete(f"{run_id}/probe", lease=lease)
 
-    def _call_about(self, surface: ProbeSurface, run_id: str, lease: Lease) -> None:
+    def _call_about(self, mutation: Mutation, run_id: str, lease: Lease) -> None:
         journal = self._journal
-        if surface == "renew":
+        if mutation == "renew":
             journal.renew(lease)
-        elif surface == "renew_all" and has_lease_batch(journal):
+        elif mutation == "renew_all" and has_lease_batch(journal):
             for refusal in journal.renew_all([lease]):
                 raise refusal
-        elif surface == "seize" and has_lease_admin(journal):
+        elif mutation == "seize" and has_lease_admin(journal):
             # Over a lease that is not the present one: granted to nobody.
             journal.seize(run_id, self._owner, over=lease)
-        elif surface == "release":
+        elif mutation == "release":
             journal.release(lease)
-        elif surface == "acquire":
+        elif mutation == "acquire":
             self._live = self._latest = journal.acquire(run_id, self._owner)
             self._highest = max(self._highest, self._live.epoch)
 
@@ -438,11 +439,13 @@ class _Probe:
         if not self._is_live(lease):
             return  # somebody else may have the run by now, and clears it
         for ref in self._transcripts.list_refs(lease.run_id):
-            fenced = ref == f"{lease.run_id}/probe" and self._removes("blob delete", lease)
+            fenced = ref == f"{lease.run_id}/probe" and self._removes("delete_blob", lease)
             if not fenced and self._is_live(lease):
                 self._transcripts.delete(ref)
         if not self._removes("delete", lease) and self._is_live(lease):
             self._journal.delete(lease.run_id)
 
-    def _removes(self, surface: ProbeSurface, lease: Lease) -> bool:
-        return surface in self._surfaces() and self._attempt(surface, "live", lease.run_id, lease)
+    def _removes(self, mutation: Mutation, lease: Lease) -> bool:
+        return mutation in self._mutations() and self._attempt(
+            mutation, "live", lease.run_id, lease
+        )

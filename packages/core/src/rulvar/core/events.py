@@ -24,15 +24,15 @@ kind                      what happened; ``name`` and ``detail`` besides
 ``lease.reacquired``      taken again after an expiry, under a new ``epoch``
 ``lease.released``        given back
 ``lease.lost``            detail: the refusal's reason
-``write.refused``         the fence refused a write; name: the surface; detail: the reason
-``store.busy``            a write waits for the store and is tried again; name: the surface
+``write.refused``         the fence refused a write; name: the mutation; detail: the reason
+``store.busy``            a write waits for the store and is tried again; name: the mutation
 ``loop.blocked``          the event loop that a run is on does not answer; ``duration_ms``: for how
                           long; detail ``given-up``: its lease is not renewed any more
 ``loop.answered``         it answers again
 ``lagged``                this listener was too slow; ``count``: how many it has lost
 ========================= =================================================================
 
-Surfaces: ``append``, ``put_meta``, ``put_blob``, ``delete_blob``, ``delete_run``, ``renew``.
+Mutations: ``append``, ``put_meta``, ``put_blob``, ``delete_blob``, ``delete_whole_run``, ``renew``.
 A reader passes over a kind that it does not know.
 """
 

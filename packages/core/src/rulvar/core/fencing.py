@@ -14,7 +14,6 @@ from rulvar.core._probe_report import (
     ProbeFinding,
     ProbeLease,
     ProbeOutcome,
-    ProbeSurface,
 )
 from rulvar.core._probing import probe_fencing
 from rulvar.core.capabilities import (
@@ -41,7 +40,6 @@ __all__ = [
     "ProbeFinding",
     "ProbeLease",
     "ProbeOutcome",
-    "ProbeSurface",
     "assertFencedWrites",
     "assert_fenced_writes",
     "hasFencedWrites",

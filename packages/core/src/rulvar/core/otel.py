@@ -3,12 +3,12 @@
 One span for each segment of a run, and below it one for each step, turn, worktree and child
 that it performs; what the journal answers costs nothing and has none. The instruments::
 
-    rulvar.writes.refused       counter, by surface and reason: the fence at work
+    rulvar.writes.refused       counter, by mutation and reason: the fence at work
     rulvar.takeovers            counter: segments after one that had neither settled nor stopped
     rulvar.leases.lost          counter, by reason: segments that were superseded
     rulvar.leases.reacquired    counter: taken again after an expiry
     rulvar.lease.renewal        histogram, in seconds: how long the store takes to renew
-    rulvar.store.busy           counter, by surface: writes that had to wait
+    rulvar.store.busy           counter, by mutation: writes that had to wait
     rulvar.step.retries         counter: tries of steps that failed and were made again
     rulvar.events.lost          counter: what this observer was too slow to see
 """
@@ -101,7 +101,7 @@ class OpenTelemetryObserver:
     def _count(self, event: Event) -> None:
         match event.kind:
             case "write.refused":
-                self._refused.add(1, {"surface": event.name, "reason": event.detail})
+                self._refused.add(1, {"mutation": event.name, "reason": event.detail})
             case "run.resumed" if event.detail == "takeover":
                 self._takeovers.add(1)
             case "lease.lost":
@@ -111,7 +111,7 @@ class OpenTelemetryObserver:
             case "lease.renewed":
                 self._renewal.record((event.duration_ms or 0.0) / 1000)
             case "store.busy":
-                self._busy.add(1, {"surface": event.name})
+                self._busy.add(1, {"mutation": event.name})
             case "step.retried":
                 self._retries.add(1)
             case "lagged":

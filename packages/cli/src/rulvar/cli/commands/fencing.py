@@ -118,7 +118,7 @@ class _Verdict:
             else {
                 "run_id": report.run_id,
                 "fenced": report.fenced,
-                "surfaces": dict(report.surfaces),
+                "mutations": dict(report.mutations),
                 "findings": [asdict(each) | {"ok": each.ok} for each in report.findings],
             },
         }
@@ -183,17 +183,18 @@ def _word(*, declared: bool) -> str:
 def _matrix(findings: Sequence[ProbeFinding]) -> Renderable:
     """Return mutations down, leases across, and what came of each."""
     leases = list(dict.fromkeys(each.lease for each in findings))
-    surfaces = list(dict.fromkeys(each.surface for each in findings))
-    cells = {(each.surface, each.lease): each.outcome for each in findings}
+    mutations = list(dict.fromkeys(each.mutation for each in findings))
+    cells = {(each.mutation, each.lease): each.outcome for each in findings}
     rows = [
-        (surface, *(cells.get((surface, lease), "") for lease in leases)) for surface in surfaces
+        (mutation, *(cells.get((mutation, lease), "") for lease in leases))
+        for mutation in mutations
     ]
     return columns(["MUTATION", *(lease.upper() for lease in leases)], rows, styles=_STYLES)
 
 
 def _complaint(finding: ProbeFinding) -> str:
     text = (
-        f"{finding.surface} under {with_article(finding.lease)} lease: {finding.outcome}, not "
+        f"{finding.mutation} under {with_article(finding.lease)} lease: {finding.outcome}, not "
         f"{finding.expected}"
     )
     return plain(f"{text}: {finding.detail}" if finding.detail else text)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from rulvar.core.mutations import Mutation
 from rulvar.core.wording import counted
 
 __all__ = [
@@ -36,22 +37,7 @@ __all__ = [
     "State",
 ]
 
-Call = Literal[
-    "append",
-    "put_meta",
-    "put_blob",
-    "delete_blob",
-    "delete",
-    "delete_whole_run",
-    "renew",
-    "renew_all",
-    "release",
-    "revive",
-    "acquire",
-    "seize",
-    "raise_epoch",
-    "time",
-]
+Call = Mutation | Literal["raise_epoch", "time"]
 MUTATIONS: tuple[Call, ...] = (
     "append",
     "put_meta",

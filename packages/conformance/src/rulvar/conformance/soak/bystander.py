@@ -57,7 +57,7 @@ def disturb(stores: Stores, tell: Callable[[object], None], post: Post) -> None:
 
 
 _CALLS: dict[bool, tuple[Operation, ...]] = {
-    True: ("append", "blob-put", "renew", "release"),
+    True: ("append", "put_blob", "renew", "release"),
     False: ("append", "append", "renew", "release"),
 }
 

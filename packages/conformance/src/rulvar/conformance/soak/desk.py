@@ -90,8 +90,8 @@ class Desk:
         self._ways: dict[Operation, Callable[[AttemptId, Blow], _Prepared]] = {
             "append": self._append,
             "put_meta": self._put_meta,
-            "blob-put": self._blob_put,
-            "blob-delete": self._blob_delete,
+            "put_blob": self._blob_put,
+            "delete_blob": self._blob_delete,
             "delete": self._delete,
             "delete_whole_run": self._delete_whole_run,
             "renew": self._renew,

@@ -97,6 +97,6 @@ class _Child:
         for count in range(3 if lease is not None else 0):
             assert lease is not None
             blow = Blow(run_id, lease, "", count, count, "turn", 10)
-            for op in ("append", "put_meta", "blob-put"):
+            for op in ("append", "put_meta", "put_blob"):
                 if op in post.ground.surfaces:
                     desk.strike(op, blow)

@@ -60,7 +60,7 @@ class Ground:
     @property
     def blobs(self) -> bool:
         """Whether blobs are fenced."""
-        return "blob-put" in self.surfaces
+        return "put_blob" in self.surfaces
 
     @property
     def deletes(self) -> tuple[Operation, ...]:
@@ -121,7 +121,7 @@ def survey(stores: StorePair) -> Ground:
     else:
         notes.append("rows and deletion are left out: the journal store declares no fence on them")
     if has_fenced_transcripts(stores.transcripts):
-        surfaces += ["blob-put", "blob-delete"]
+        surfaces += ["put_blob", "delete_blob"]
     else:
         notes.append("blobs are left out: the transcript store declares no fence")
     if has_lease_batch(journal):

@@ -25,6 +25,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
+from rulvar.core.mutations import Mutation
 from rulvar.core.records import Lease
 
 if TYPE_CHECKING:
@@ -50,22 +51,8 @@ __all__ = [
     "report_name",
 ]
 
-Operation = Literal[
-    "acquire",
-    "seize",
-    "seize_over",
-    "revive",
-    "renew",
-    "renew_all",
-    "release",
-    "append",
-    "put_meta",
-    "delete",
-    "delete_whole_run",
-    "blob-put",
-    "blob-delete",
-]
-"""What can be attempted. The first four grant; all others are mutations under a lease.
+Operation = Mutation | Literal["seize_over"]
+"""What can be attempted. Those of `GRANTS` grant a lease; all others are mutations under one.
 
 ``seize_over`` is a seizure that names the lease that it takes the run from. A call of
 ``renew_all`` is one attempt for each of its leases.

@@ -89,7 +89,7 @@ def _count_unknown(history: History, tally: Tally) -> None:
     for attempt in history.attempts:
         if attempt.outcome != "unknown":
             continue
-        if attempt.op not in {"append", "put_meta", "blob-put"}:
+        if attempt.op not in {"append", "put_meta", "put_blob"}:
             tally.unknown_open += 1
         elif str(attempt.id) in there:
             tally.unknown_landed += 1

@@ -64,7 +64,7 @@ class Serial:
         self._deletions = [each for each in order if each.op in _DELETIONS]
         self._blobs: dict[str, list[Attempt]] = {}
         for each in order:
-            if each.op in {"blob-put", "blob-delete"}:
+            if each.op in {"put_blob", "delete_blob"}:
                 self._blobs.setdefault(each.target, []).append(each)
 
     def deletions_between(self, low: int, high: float) -> bool:
@@ -74,7 +74,7 @@ class Serial:
     def blob_deletes_between(self, name: str, low: int, high: float) -> bool:
         """Whether one blob may have been deleted under an epoch from ``low`` to below ``high``."""
         writes = self._blobs.get(name, ())
-        return any(each.op == "blob-delete" and low <= each.epoch < high for each in writes)
+        return any(each.op == "delete_blob" and low <= each.epoch < high for each in writes)
 
     def judge(self, look: Seen) -> list[Finding]:
         """Return what is wrong with a look. Nobody else may have been granted the run by then."""
@@ -103,7 +103,7 @@ class Serial:
         if look.row is not None:
             yield from self._judge_one(look.row, "put_meta", "", "the row")
         for name, stored in look.blobs.items():
-            yield from self._judge_one(stored, "blob-put", name, f"blob {name!r}")
+            yield from self._judge_one(stored, "put_blob", name, f"blob {name!r}")
         yield from self._judge_order(look)
 
     def _judge_one(self, stored: Stored, op: str, target: str, what: str) -> Iterator[Finding]:
@@ -218,7 +218,7 @@ def _explain_last(
     later = since[since.index(last) + 1 :] if last is not None else since
     possible = [*([last] if last is not None else []), *later]
     # None stands for "not there": nothing was written, or the last write was a deletion.
-    shows = {None if each.op == "blob-delete" else each.id for each in possible}
+    shows = {None if each.op == "delete_blob" else each.id for each in possible}
     if last is None:
         shows.add(None)
     found = None if there is None else there.id

@@ -49,8 +49,8 @@ _OF_SEIZURES = ("seize ", "seize_over ", " seized", "seize overtaken", "seize_ov
 _WEIGHTS: dict[Operation, float] = {
     "append": 6,
     "put_meta": 2,
-    "blob-put": 2,
-    "blob-delete": 1,
+    "put_blob": 2,
+    "delete_blob": 1,
     "renew": 0.5,
     "renew_all": 0.5,
 }
@@ -335,13 +335,13 @@ class _Worker:
     def _make(self, tenure: Tenure, op: Operation) -> None:
         """Make one mutation under a lease that it believes to be live."""
         blow, danger = self._blow(tenure), True
-        if op == "blob-delete":
+        if op == "delete_blob":
             # What is not there can be deleted too late by anybody, and nobody will see it.
             danger = bool(tenure.blobs) and self._chance(0.9)
             if danger:
                 blow = blow._replace(target=self._choices.choice(sorted(tenure.blobs)))
             elif self._chance(0.8):
-                op = "blob-put"
+                op = "put_blob"
         answer = self._desk.strike(op, blow, self._in_danger(op) if danger else None)
         self._learn(tenure, op, blow, answer)
         if answer.outcome == "refused":
@@ -371,9 +371,9 @@ class _Worker:
             return
         elif op in {"renew", "renew_all"}:
             tenure.renewed_at = now()
-        elif op == "blob-put":
+        elif op == "put_blob":
             tenure.blobs.add(blow.target)
-        elif op == "blob-delete":
+        elif op == "delete_blob":
             tenure.blobs.discard(blow.target)
         elif op in _ENDINGS:
             tenure.death = "released" if op == "release" else "deleted"

@@ -310,7 +310,7 @@ class Door:
         with self._appending:
             self._check_open()
             with self._ownership.last_mutation():
-                self._guarded("delete_run", self._delete)
+                self._guarded("delete_whole_run", self._delete)
             self._sealed = "its run was deleted"
 
     def _delete(self, authority: Authority) -> None:
