@@ -276,8 +276,8 @@ class Sweeper:
         except StoreCorruptError:
             return True  # resuming reports it, and sets it aside
         last = last_settle(entries)
-        if not entries or last is None:
-            return True
+        if not entries or last is None or last.status in TERMINAL_STATUSES:
+            return True  # one that is over, and its row does not say so: a resume mends the row
         children = tuple(open_children(meta.run_id, entries))
         self._seen[meta.run_id] = _Seen(now, last.seq, children)
         return entries[-1].seq > last.seq or self._any_over(children)
