@@ -44,12 +44,12 @@ HEAD = f"""\
 | the workflows | `--app MODULE[:ATTR]` | `{ENVIRONMENT["app"]}` | `app = "flows:count"` |
 
 The flag wins over the environment, and that over the file. The file is the nearest
-pyproject.toml, in the current folder or above it, that has a `[tool.rulvar]` table. What it says
-is read as if it were typed in its own folder: the module is looked up there, and a relative path
+pyproject.toml, in the current folder or above it, that has a `[tool.rulvar]` table. Its
+values are read as if they were typed in that folder: the module is looked up there, and a relative path
 in the URL starts there. Flag and environment start from the current folder.
 
 `MODULE` takes every workflow that the module holds, `MODULE:ATTR` one workflow or an iterable of
-them. The folder that the setting was read from goes first on Python's path.
+them. The folder that the setting was read from is first on Python's path.
 
 ## Store URLs
 
@@ -70,7 +70,7 @@ file that is there. The file store has `durability`, `read_only` and `permission
 ## Output
 
 Results go to standard output, messages to standard error. A run's result is printed as JSON, so
-that it can be piped. Colour is off when the output is no terminal and where `NO_COLOR` is set; in
+that it can be piped. Colour is off when the output is not a terminal and when `NO_COLOR` is set; in
 a pipe, a row of a table is one line, however wide.
 
 With `--json` standard output carries one JSON document and nothing else; `rulvar worker` writes
@@ -81,8 +81,8 @@ the exit status that it always has:
 {{"error": {{"code": "lease-held", "message": "...", "retryable": true, "reason": "held"}}}}
 ```
 
-What is wrong is said in one sentence with its remedy; `--debug` adds the traceback on standard
-error.
+An error is one sentence that says what is wrong and what to do; `--debug` adds the traceback on
+standard error.
 
 ## Exit status
 
@@ -93,7 +93,7 @@ error.
 COMMANDS_OF_OTHERS = """\
 ## Commands of other distributions
 
-They are there where their distribution is installed beside `rulvar-cli`; each says which one.
+They are available when their distribution, which each names, is installed beside `rulvar-cli`.
 """
 
 ADDING = """\
@@ -108,8 +108,8 @@ command's, the value a `click.Command`. A dot in the name puts it into a group t
 greet = "acme_tools.commands:greet"
 ```
 
-It is imported when it is called, and when `rulvar --help` lists it. One that does not load is
-listed as broken and stops no other. The name of a built-in command cannot be taken.
+It is imported when it is called, and when `rulvar --help` lists it. A command that does not load is
+listed as broken and does not affect the others. The name of a built-in command cannot be taken.
 `rulvar.cli.options` has the decorators `output_options`, `store_option` and `app_option` for the
 options that all commands share.
 """
