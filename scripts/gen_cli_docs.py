@@ -44,8 +44,8 @@ HEAD = f"""\
 | the workflows | `--app MODULE[:ATTR]` | `{ENVIRONMENT["app"]}` | `app = "flows:count"` |
 
 The flag wins over the environment, and that over the file. The file is the nearest
-pyproject.toml, in the current folder or above it, that has a `[tool.rulvar]` table. Its
-values are read as if they were typed in that folder: the module is looked up there, and a relative path
+pyproject.toml, in the current folder or above it, that has a `[tool.rulvar]` table. Its values
+are read as if they were typed in that folder: the module is looked up there, and a relative path
 in the URL starts there. Flag and environment start from the current folder.
 
 `MODULE` takes every workflow that the module holds, `MODULE:ATTR` one workflow or an iterable of
