@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -168,3 +169,18 @@ def test_the_example_in_memory_is_a_fenced_pair_too(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_example_store_imports_nothing_of_rulvar_but_the_front_door_for_its_author() -> None:
+    found: set[str] = set()
+    for path in ACME.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                found.update(f"{node.module}.{alias.name}" for alias in node.names)
+            elif isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+    ours = {name for name in found if name.startswith("rulvar")}
+    assert ours
+    assert {
+        n for n in ours if n != "rulvar.core.spi" and not n.startswith("rulvar.core.spi.")
+    } == set()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import TYPE_CHECKING
 
 import pytest
 
 from rulvar.core.errors import ConfigError
 from rulvar.core.records import JournalRecord, RunFilter, RunMeta
-from rulvar.stores.file import FileJournalStore
+from rulvar.stores.file import FileJournalStore, FileStores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,3 +50,7 @@ def test_a_wrong_argument_is_refused_before_anything_is_looked_at(
     store.close()
     with pytest.raises(ConfigError):
         call(store)
+
+
+def test_a_pair_is_opened_with_the_options_of_the_store() -> None:
+    assert signature(FileStores.__init__) == signature(FileJournalStore.__init__)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rulvar.core.errors import ConfigError, StoreClosedError
 from rulvar.core.records import JournalRecord, Lease, RunFilter, RunMeta
-from rulvar.stores.sqlite import SqliteStore
+from rulvar.stores import sqlite
+from rulvar.stores.sqlite import SqliteStore, SqliteStores, SqliteTranscripts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from rulvar.stores.sqlite.transcripts import SqliteTranscripts
+    from pathlib import Path
 
 RECORD = JournalRecord(seq=0, payload=b'{"seq":0}')
 META = RunMeta(run_id="run", status="ok", updated_at="2026-01-01T00:00:00.000Z")
@@ -90,3 +91,22 @@ def test_that_a_store_is_closed_comes_before_whose_lease_it_is() -> None:
         closed().append("other", RECORD, lease=LEASE)
     with pytest.raises(StoreClosedError):
         closed().transcripts().put("other/x", b"", lease=LEASE)
+
+
+def test_a_pair_is_opened_with_the_options_of_the_store_and_closes_it(tmp_path: Path) -> None:
+    assert signature(SqliteStores.__init__) == signature(SqliteStore.__init__)
+    with SqliteStores(tmp_path / "runs.db", lease_ttl_ms=9_000, durability="normal") as stores:
+        journal, transcripts = stores.journal, stores.transcripts
+        assert isinstance(journal, SqliteStore)
+        assert isinstance(transcripts, SqliteTranscripts)
+        assert (journal.lease_ttl_ms, journal.durability) == (9_000, "normal")
+        assert journal.fencing_domain == transcripts.fencing_domain
+    with pytest.raises(StoreClosedError):
+        journal.load("run")
+
+
+def test_every_name_of_the_package_is_loaded_when_it_is_asked_for() -> None:
+    for name in sqlite.__all__:
+        assert getattr(sqlite, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'SqliteStor'"):
+        sqlite.SqliteStor  # type: ignore[attr-defined] # noqa: B018

@@ -240,7 +240,7 @@ def test_close_waits_for_the_calls_in_flight(
     closers = [threading.Thread(target=store.close) for _ in range(2)]
     for closer in closers:
         closer.start()
-    while not store._database._closing:
+    while not store._database.life.is_closed:
         pass
     assert all(closer.is_alive() for closer in closers)
     blocker.execute("ROLLBACK")

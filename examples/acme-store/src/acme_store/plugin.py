@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rulvar.core import Stores, StoreURL, hookimpl
+from rulvar.core.spi import Stores, StoreURL, hookimpl
 
 
 @hookimpl

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
-from rulvar import core
-from rulvar.core import JournalRecord, Lease, RunFilter, RunMeta
-from rulvar.core.wire import decode_meta
+from rulvar.core import spi
+from rulvar.core.spi import JournalRecord, Lease, LeaseState, RunFilter, RunMeta
 
 Execute = Callable[..., sqlite3.Cursor]
-now_ms = core.SystemClock().now_ms
+now_ms = spi.SystemClock().now_ms
 
 TABLES = (
     "record (run TEXT, seq INTEGER, payload BLOB NOT NULL, PRIMARY KEY (run, seq))",
@@ -28,10 +27,10 @@ TABLES = (
     # Nothing is ever deleted from this one: a run that nobody owns keeps its highest epoch.
     "lease (run TEXT PRIMARY KEY, epoch INTEGER NOT NULL, owner TEXT, expires_at INTEGER)",
 )
-ERRORS: dict[int, type[core.StoreError]] = {
-    sqlite3.SQLITE_BUSY: core.StoreBusyError,
-    sqlite3.SQLITE_FULL: core.StoreFullError,
-    sqlite3.SQLITE_CORRUPT: core.StoreCorruptError,
+ERRORS: dict[int, type[spi.StoreError]] = {
+    sqlite3.SQLITE_BUSY: spi.StoreBusyError,
+    sqlite3.SQLITE_FULL: spi.StoreFullError,
+    sqlite3.SQLITE_CORRUPT: spi.StoreCorruptError,
 }
 
 
@@ -40,7 +39,7 @@ def _typed_errors(place: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        kind = ERRORS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, core.StoreError)
+        kind = ERRORS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, spi.StoreError)
         raise kind(f"{place}: {error}") from error
 
 
@@ -52,8 +51,7 @@ class AcmeStore:
         self.busy_timeout_ms = min(5_000, lease_ttl_ms // 4)  # a renewal must not come too late
         self.fencing_domain = f"acme:{path or id(self)}"
         self._lock = threading.Lock()
-        self._process = os.getpid()
-        self._closed = False
+        self._life = spi.StoreLife(f"the store {self.fencing_domain}")
         with _typed_errors(self.fencing_domain):
             self._connection = sqlite3.connect(
                 path or ":memory:", timeout=0, isolation_level=None, check_same_thread=False
@@ -67,11 +65,10 @@ class AcmeStore:
     def unit(self, run_id: str = "", lease: Lease | None = None) -> Iterator[Execute]:
         """Hold the file for one unit of work: all of it lands, or nothing."""
         if lease is not None:
-            core.check_lease(lease)
-        self._refuse_child()
+            spi.check_lease(lease)
+        self._life.check()
         with self._lock, _typed_errors(self.fencing_domain):
-            if self._closed:
-                raise core.StoreClosedError("the store is closed: open it again")
+            self._life.check()
             with self._connection:  # commits, or rolls back
                 self._begin()
                 if lease is not None:
@@ -89,97 +86,89 @@ class AcmeStore:
                     raise
                 time.sleep(random.uniform(0.0003, 0.002))
 
-    def _refuse_child(self) -> None:
-        if os.getpid() != self._process:
-            raise core.StoreForkedError("opened by the parent process: close it before the fork")
-
     def close(self) -> None:
-        """Wait for the call in flight, and refuse every later one."""
-        self._refuse_child()
+        """Refuse every later call, and wait for the one in flight."""
+        self._life.close()
         with self._lock:
-            self._closed = True
             self._connection.close()
 
     def append(self, run_id: str, record: JournalRecord, /, *, lease: Lease | None = None) -> None:
         """Add a record behind the stored tail."""
-        core.check_run_id(run_id)
-        core.check_record(record)
+        spi.check_run_id(run_id)
+        spi.check_record(record)
         with self.unit(run_id, lease) as execute:
             (tail,) = execute("SELECT max(seq) FROM record WHERE run = ?", (run_id,)).fetchone()
             if tail is not None and tail >= record.seq:
-                raise core.JournalOrderViolation(run_id=run_id, seq=record.seq, tail_seq=tail)
+                raise spi.JournalOrderViolation(run_id=run_id, seq=record.seq, tail_seq=tail)
             execute("INSERT INTO record VALUES (?, ?, ?)", (run_id, record.seq, record.payload))
 
     def load(self, run_id: str, /) -> Sequence[JournalRecord]:
         """Return the run's records in their order."""
-        core.check_run_id(run_id)
+        spi.check_run_id(run_id)
         with self.unit() as execute:
             rows = execute("SELECT seq, payload FROM record WHERE run = ? ORDER BY seq", (run_id,))
             return [JournalRecord(seq=seq, payload=payload) for seq, payload in rows]
 
     def put_meta(self, meta: RunMeta, /, *, lease: Lease | None = None) -> None:
         """Replace the run's row, with the fields that nobody here knows."""
-        text = core.check_meta(meta)
+        text = spi.check_meta(meta)
         with self.unit(meta.run_id, lease) as execute:
             execute("INSERT OR REPLACE INTO row VALUES (?, ?)", (meta.run_id, text))
 
     def list_runs(self, run_filter: RunFilter | None = None, /) -> Sequence[RunMeta]:
         """Return the rows that the filter wants, by run id."""
-        wanted = core.check_filter(run_filter)
+        wanted = spi.check_filter(run_filter)
         with self.unit() as execute:
             rows = execute("SELECT run, meta FROM row ORDER BY run").fetchall()
-        metas = [decode_meta(run_id, text) for run_id, text in rows]
-        return [meta for meta in metas if core.matches(meta, wanted)][: wanted.limit]
+        metas = [spi.decode_meta(run_id, text) for run_id, text in rows]
+        return [meta for meta in metas if spi.matches(meta, wanted)][: wanted.limit]
 
     def delete(self, run_id: str, /, *, lease: Lease | None = None) -> None:
         """Remove journal and row, and end the lease; the epoch and the blobs stay."""
-        core.check_run_id(run_id)
+        spi.check_run_id(run_id)
         with self.unit(run_id, lease) as execute:
             execute("DELETE FROM record WHERE run = ?", (run_id,))
             execute("DELETE FROM row WHERE run = ?", (run_id,))
             execute("UPDATE lease SET owner = NULL, expires_at = 0 WHERE run = ?", (run_id,))
 
-    def _held(self, run_id: str) -> tuple[int, str | None, int]:
+    def _state(self, run_id: str) -> LeaseState:
         """Return the run's highest epoch, and who holds it until when; inside a unit."""
         sql = "SELECT epoch, owner, expires_at FROM lease WHERE run = ?"
-        return self._connection.execute(sql, (run_id,)).fetchone() or (0, None, 0)
+        row = self._connection.execute(sql, (run_id,)).fetchone()
+        if row is None:
+            return LeaseState(run_id)
+        epoch, owner, ends = row
+        return LeaseState(run_id, epoch, owner, None if owner is None else epoch, ends)
 
     def _fence(self, run_id: str, lease: Lease) -> None:
-        """Refuse every lease but the run's live one, by the first line that is true."""
-        epoch, owner, ends = self._held(run_id)
-        verdicts: tuple[tuple[core.RefusalReason, bool], ...] = (
-            ("foreign-run", lease.run_id != run_id),
-            ("unknown", lease.epoch > epoch),
-            ("superseded", lease.epoch < epoch),
-            ("released", owner is None),
-            ("unknown", lease.owner != owner),
-            ("expired", ends <= now_ms()),
-        )
-        for reason, true in verdicts:
-            if true:
-                raise core.LeaseHeldError(run_id=run_id, reason=reason, offered=lease)
+        """Refuse every lease but the run's live one."""
+        state, now = self._state(run_id), now_ms()
+        reason = spi.lease_status(state, lease, now)
+        if reason is not None:
+            raise spi.refusal(state, reason, now, offered=lease)
 
     def acquire(self, run_id: str, owner: str, /) -> Lease:
         """Grant the run under its next epoch, unless a lease is live."""
-        core.check_run_id(run_id)
-        core.check_owner(owner)
+        spi.check_run_id(run_id)
+        spi.check_owner(owner)
         with self.unit() as execute:
-            epoch, holder, ends = self._held(run_id)
-            if ends > now_ms():
-                raise core.LeaseHeldError(run_id=run_id, reason="held", holder=holder, epoch=epoch)
-            row = (run_id, epoch + 1, owner, now_ms() + self.lease_ttl_ms)
+            state, now = self._state(run_id), now_ms()
+            if state.live_at(now):
+                raise spi.refusal(state, "held", now)
+            epoch = (state.tombstone or 0) + 1
+            row = (run_id, epoch, owner, now + self.lease_ttl_ms)
             execute("INSERT OR REPLACE INTO lease VALUES (?, ?, ?, ?)", row)
-        return Lease(run_id=run_id, owner=owner, epoch=epoch + 1)
+        return Lease(run_id=run_id, owner=owner, epoch=epoch)
 
     def renew(self, lease: Lease, /) -> None:
         """Move a live lease's end."""
-        with self.unit(core.check_lease(lease).run_id, lease) as execute:
+        with self.unit(spi.check_lease(lease).run_id, lease) as execute:
             ends = now_ms() + self.lease_ttl_ms
             execute("UPDATE lease SET expires_at = ? WHERE run = ?", (ends, lease.run_id))
 
     def release(self, lease: Lease, /) -> None:
         """End a live lease."""
-        with self.unit(core.check_lease(lease).run_id, lease) as execute:
+        with self.unit(spi.check_lease(lease).run_id, lease) as execute:
             execute("UPDATE lease SET owner = NULL, expires_at = 0 WHERE run = ?", (lease.run_id,))
 
     fenced_writes: Literal[True] = True

@@ -1,4 +1,4 @@
-"""The blobs of the same file, behind the same fence: the store's twin."""
+"""The blobs of the same file, behind the same fence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from acme_store.store import AcmeStore
-from rulvar.core import Lease, check_blob, check_ref, check_run_id, run_of_ref
+from rulvar.core.spi import Lease, check_blob, check_ref, check_run_id, run_of_ref
 
 
 class AcmeTranscripts:
@@ -38,7 +38,7 @@ class AcmeTranscripts:
             return [ref for (ref,) in execute(sql, (run_id,)).fetchall()]
 
     def delete(self, ref: str, /, *, lease: Lease | None = None) -> None:
-        """Remove a blob; a missing one is no error."""
+        """Remove a blob; a missing one is not an error."""
         run_id = run_of_ref(check_ref(ref))
         with self._unit(run_id, lease) as execute:
             execute("DELETE FROM blob WHERE ref = ?", (ref,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -102,7 +103,7 @@ class _KeepsSnapshot(SqliteStore):
 
     def load(self, run_id: str, /) -> Sequence[JournalRecord]:
         check_run_id(run_id)
-        self._database.enter()
+        self._database.life.check()
         if self._snapshot is None:
             self._snapshot = connect(self._database.settings)
             self._snapshot.execute("BEGIN")
@@ -191,7 +192,7 @@ def _committing(home: Home, committer: type[Committer]) -> Stores:
 
 class _ClosesAtOnce(SqliteStore):
     def close(self) -> None:
-        self._database._closing = True
+        self._database.life.close()
         with self._database._committer._leader:
             for connection in self._database._committer.connections():
                 connection.close()
@@ -207,7 +208,7 @@ defect(
 
 class _ClosesLater(SqliteStore):
     def close(self) -> None:
-        self._database._closing = True
+        self._database.life.close()
         Thread(target=super().close).start()
 
 
@@ -221,7 +222,7 @@ defect(
 
 class _DropsInForkedChild(SqliteStore):
     def append(self, run_id: str, record: JournalRecord, /, *, lease: Lease | None = None) -> None:
-        if os.getpid() == self._database._process:
+        with suppress(StoreForkedError):
             super().append(run_id, record, lease=lease)
 
 

@@ -37,7 +37,7 @@ class _Numbers(SqliteStore):
     def _number(self, run_id: str, owner: str, *, by_force: bool) -> Lease:
         check_run_id(run_id)
         check_owner(owner)
-        self._database.enter()
+        self._database.life.check()
 
         def work(tx: Transaction) -> Lease:
             if not by_force:

@@ -176,7 +176,7 @@ class _BeginsDeferred(SqliteStore):
         if lease is None:
             super().append(run_id, record)
             return
-        self._database.enter()
+        self._database.life.check()
         refuse_foreign(run_id, lease)
         with closing(connect(self._database.settings)) as connection:
             connection.execute("BEGIN")

@@ -126,7 +126,7 @@ class _ReadsTimeEarly(SqliteStore):
     def append(self, run_id: str, record: JournalRecord, /, *, lease: Lease | None = None) -> None:
         check_run_id(run_id)
         text = check_record(record).payload.decode()
-        self._database.enter()
+        self._database.life.check()
         refuse_foreign(run_id, lease)
         now = self._database.clock.now_ms()
         self._database.write(

@@ -6,8 +6,8 @@ outcome is open), `journals`, `rows`, `blobs`, `deletions` (the files themselves
 `transcripts` (what a caller sees), `repair` (what an operator does about damage). `filesystem` is
 the one way to the disk, `lock` keeps the second writer out.
 
-`rulvar.core.open_stores("file:///runs")` opens a pair. Importing this package imports none
-of its modules; each name is loaded when it is first asked for.
+`FileStores(path)` opens a pair, as does `rulvar.core.open_stores("file:///runs")`. Importing this
+package imports none of its modules; each name is loaded when it is first asked for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
     "FileTranscriptStore",
 ]
 
-_HOMES = {
+_MODULES = {
     "DamagedJournalError": "errors",
     "FileJournalStore": "store",
     "FileStores": "store",
@@ -41,7 +41,7 @@ _HOMES = {
 if not TYPE_CHECKING:  # a visible one would make every misspelt name an object, not an error
 
     def __getattr__(name: str) -> object:
-        if name not in _HOMES:
+        if name not in _MODULES:
             message = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(message)
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

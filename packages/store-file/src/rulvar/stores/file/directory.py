@@ -27,11 +27,10 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 from rulvar.core.errors import (
     ConfigError,
     OutcomeUnknownError,
-    StoreClosedError,
     StoreCorruptError,
     StoreError,
-    StoreForkedError,
 )
+from rulvar.core.store_life import StoreLife
 from rulvar.stores.file.errors import translate
 from rulvar.stores.file.filesystem import CREATE, exists, opened, write_all
 from rulvar.stores.file.forks import REMEDY, forget, identity_of, refuse_inherited, watch
@@ -82,8 +81,7 @@ class StoreDirectory:
         self.clock = clock
         self.layout = Layout(settings.root)
         self.names = Names(files, self.layout)
-        self._process = os.getpid()
-        self._closing = False
+        self.life = StoreLife(f"the store at {settings.root}", remedy=REMEDY)
         self._ending = threading.Lock()
         self._lists = threading.Lock()
         self._stripes = tuple(threading.Lock() for _ in range(_STRIPES))
@@ -128,17 +126,6 @@ class StoreDirectory:
 
     # --- calls ------------------------------------------------------------------------------
 
-    def enter(self) -> None:
-        """Refuse a call on a closed store, and any in a forked child."""
-        if os.getpid() != self._process:
-            message = (
-                f"the store at {self.settings.root} was opened by process {self._process}, which "
-                f"this one was forked from: {REMEDY}"
-            )
-            raise StoreForkedError(message)
-        if self._closing:
-            self._refuse_closed()
-
     def _confirm(self) -> None:
         """See that the folder is still the one that was opened, whole and this writer's alone.
 
@@ -165,17 +152,12 @@ class StoreDirectory:
         if os.name != "nt" and abs(time.time_ns() - now.st_ctime_ns) > _SURELY_ANOTHER_TICK_NS:
             self._confirmed = seen
 
-    def _refuse_closed(self) -> NoReturn:
-        message = f"the store at {self.settings.root} was closed: open it again"
-        raise StoreClosedError(message)
-
     @contextmanager
     def reading(self, run_id: str) -> Iterator[None]:
         """Hold the run's stripe for a call that changes nothing, all outcomes final."""
-        self.enter()
+        self.life.check()
         with self._stripe(run_id):
-            if self._closing:
-                self._refuse_closed()
+            self.life.check()
             try:
                 self._confirm()
                 self.recover(run_id)
@@ -186,7 +168,7 @@ class StoreDirectory:
     @contextmanager
     def writing(self, run_id: str) -> Iterator[None]:
         """Hold the run's stripe for a change. Raises `ConfigError` on a read-only store."""
-        self.enter()
+        self.life.check()
         if self.read_only:
             message = f"{self.settings.root} was opened read-only: open it without read_only"
             raise ConfigError(message)
@@ -197,10 +179,9 @@ class StoreDirectory:
     @contextmanager
     def listing(self) -> Iterator[None]:
         """Stand around a call on the whole folder, one at a time; it takes stripes as it goes."""
-        self.enter()
+        self.life.check()
         with self._lists:
-            if self._closing:
-                self._refuse_closed()
+            self.life.check()
             try:
                 self._confirm()
                 yield
@@ -339,9 +320,7 @@ class StoreDirectory:
 
     def close(self) -> None:
         """Wait for the calls in flight, make what is open final, and let others write."""
-        if os.getpid() != self._process:
-            self.enter()
-        self._closing = True
+        self.life.close()
         for lock in (*self._stripes, self._lists):
             with lock:
                 pass

@@ -178,7 +178,7 @@ class FileJournalStore:
     def put_meta(self, meta: RunMeta, /) -> None:
         """Replace the run's row as a whole; every field round-trips (M1, M2).
 
-        Raises: nothing of its own.
+        Raises: only what every store call may.
         """
         text = check_meta(meta)
         with self._directory.writing(meta.run_id):
@@ -198,7 +198,7 @@ class FileJournalStore:
     def list_runs(self, run_filter: RunFilter | None = None, /) -> Sequence[RunMeta]:
         """Return matching rows by the run id's UTF-8 bytes; reads no journal (M1, M2).
 
-        Raises: nothing of its own; a row that cannot be read is left out.
+        A row that cannot be read is left out. Raises: only what every store call may.
         """
         wanted = check_filter(run_filter)
         with self._directory.listing():
@@ -207,7 +207,7 @@ class FileJournalStore:
     def list_run_ids(self, after_run_id: str | None, limit: int, /) -> Sequence[str]:
         """Return at most ``limit`` ids with entries, row or blobs, by UTF-8 bytes.
 
-        Raises: nothing of its own.
+        Raises: only what every store call may.
         """
         if after_run_id is not None:
             check_run_id(after_run_id)
@@ -220,7 +220,7 @@ class FileJournalStore:
     def delete(self, run_id: str, /) -> None:
         """Remove journal and row, all or nothing; an unknown run is a no-op, blobs stay (D1).
 
-        Raises: nothing of its own.
+        Raises: only what every store call may.
         """
         check_run_id(run_id)
         self._delete(run_id, blobs=False)

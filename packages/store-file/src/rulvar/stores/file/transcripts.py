@@ -31,7 +31,7 @@ class FileTranscriptStore:
     def put(self, ref: str, blob: bytes, /) -> None:
         """Replace the blob at ``ref`` in one step; at most 256 MiB.
 
-        Raises: nothing of its own.
+        Raises: only what every store call may.
         """
         check_ref(ref)
         check_blob(blob)
@@ -41,7 +41,7 @@ class FileTranscriptStore:
     def get(self, ref: str, /) -> bytes | None:
         """Return the blob, or None when there is none.
 
-        Raises: nothing of its own.
+        Raises: only what every store call may.
         """
         check_ref(ref)
         run_id = run_of_ref(ref)
@@ -51,7 +51,7 @@ class FileTranscriptStore:
     def list_refs(self, run_id: str, /) -> Sequence[str]:
         """Return the run's refs, and no other run's, ordered by their UTF-8 bytes.
 
-        Raises: nothing of its own.
+        Raises: only what every store call may.
         """
         check_run_id(run_id)
         with self._directory.reading(run_id):
@@ -60,7 +60,7 @@ class FileTranscriptStore:
     def delete(self, ref: str, /) -> None:
         """Remove the blob; a missing one is a no-op.
 
-        Raises: nothing of its own.
+        Raises: only what every store call may.
         """
         check_ref(ref)
         with self._directory.writing(run_of_ref(ref)):
@@ -69,7 +69,7 @@ class FileTranscriptStore:
     def blob_info(self, ref: str, /) -> BlobStat | None:
         """Return the blob's size and when it was stored, or None when there is none.
 
-        Raises: nothing of its own.
+        Raises: only what every store call may.
         """
         check_ref(ref)
         run_id = run_of_ref(ref)

@@ -7,17 +7,13 @@ memory there is one connection, and a read waits its turn there.
 
 from __future__ import annotations
 
-import os
 import threading
 import uuid
 from typing import TYPE_CHECKING, TypeVar
 
-from rulvar.core.errors import (
-    ConfigError,
-    StoreClosedError,
-    StoreCorruptError,
-    StoreForkedError,
-)
+from rulvar.core.errors import ConfigError, StoreCorruptError
+from rulvar.core.lease_status import refuse_foreign
+from rulvar.core.store_life import StoreLife
 from rulvar.stores.sqlite import open_files
 from rulvar.stores.sqlite.connection import BusyRetry, look
 from rulvar.stores.sqlite.errors import FAILURES, translate
@@ -58,8 +54,8 @@ class Database:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.settings = settings
         self.clock = clock
-        self._process = os.getpid()
-        self._closing = False
+        fork_remedy = "open another one here" if settings.in_memory else remedy(settings.path)
+        self.life = StoreLife(f"the store at {settings.path}", remedy=fork_remedy)
         self._readers: tuple[_Reader, ...] = ()
         self._committer = Committer(settings, clock)
         watch(self)
@@ -70,30 +66,16 @@ class Database:
             place = place_of(settings.path)
             self.fencing_domain = f"sqlite:{place.device}:{place.inode}:{place.folder}:{place.name}"
 
-    def enter(self) -> None:
-        """Refuse a call on a closed store, and any in a forked child."""
-        if os.getpid() != self._process:
-            raise self._forked_error()
-        if self._closing:
-            raise self._closed_error()
-
-    def _forked_error(self) -> StoreForkedError:
-        path = self.settings.path
-        message = f"the store at {path} belongs to process {self._process}, which opened it; "
-        if self.settings.in_memory:
-            message += "this process was forked from it and has none: open one of its own"
-        else:
-            message += f"this one was forked from it: {remedy(path)}"
-        return StoreForkedError(message)
-
-    def _closed_error(self) -> StoreClosedError:
-        return StoreClosedError(f"the store at {self.settings.path} was closed: open it again")
-
     def write(self, job: Job[_T]) -> _T:
         """Have a mutation committed; see `Committer.run`.
 
-        Raises `ConfigError` where the file was opened to read only.
+        The order of the checks is the contract's: the store's life, then a lease that names
+        another run, then what the job's own statement asks. Raises `ConfigError` where the file
+        was opened to read only.
         """
+        self.life.check()
+        if job.run_id is not None:
+            refuse_foreign(job.run_id, job.lease)
         if self.settings.read_only:
             message = (
                 f"{self.settings.path} was opened with read_only, and this call would write: "
@@ -104,6 +86,7 @@ class Database:
 
     def read(self, read: Callable[[apsw.Connection], _T], run_id: str | None = None) -> _T:
         """Return what a read returns, from committed data alone, retrying while it is locked."""
+        self.life.check()
         committer = self._committer
         if committer.unsettled:
             committer.settle()
@@ -124,8 +107,7 @@ class Database:
     def _read(self, read: Callable[[apsw.Connection], _T]) -> _T:
         reader = self._choose()
         with reader.lock:
-            if self._closing:
-                raise self._closed_error()
+            self.life.check()
             if reader.connection is None:
                 reader.connection, reader.files = look(self.settings)
             elif reader.files is not None:
@@ -145,9 +127,7 @@ class Database:
 
     def close(self) -> None:
         """Wait for the calls in flight, then close everything; idempotent."""
-        if os.getpid() != self._process:
-            self.enter()
-        self._closing = True
+        self.life.close()
         try:
             for reader in self._readers:
                 with reader.lock:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rulvar.core.records import Lease
     from rulvar.stores.sqlite.mutations import Transaction
 
 __all__ = ["Job"]
@@ -26,6 +27,7 @@ class Job(Generic[_T]):
         "error",
         "gone",
         "grants",
+        "lease",
         "led",
         "result",
         "run_id",
@@ -41,17 +43,20 @@ class Job(Generic[_T]):
         work: Callable[[Transaction], _T],
         *,
         run_id: str | None,
+        lease: Lease | None = None,
         size: int = 0,
         urgent: bool = False,
         grants: bool = False,
     ) -> None:
         """Take the work, and what decides about its place.
 
-        ``size`` is what it brings in bytes, ``urgent`` jobs go first, and one that ``grants``
-        an epoch is committed durably at every setting.
+        ``lease`` is what the caller offers for the run, ``size`` what it brings in bytes;
+        ``urgent`` jobs go first, and one that ``grants`` an epoch is committed durably at every
+        setting.
         """
         self.work = work
         self.run_id = run_id
+        self.lease = lease
         self.size = size
         self.urgent = urgent
         self.grants = grants

@@ -24,8 +24,7 @@ def rulvar_open_stores(url: StoreURL) -> Stores | None:
     """
     if url.scheme != "sqlite":
         return None
-    from rulvar.core.stores import Stores  # noqa: PLC0415 - keep the listing light
-    from rulvar.stores.sqlite.store import SqliteStore  # noqa: PLC0415 - imports the driver
+    from rulvar.stores.sqlite.store import SqliteStores  # noqa: PLC0415 - imports the driver
 
     path = url.local_path()
     durabilities: tuple[Durability, ...] = ("full", "normal")
@@ -38,7 +37,7 @@ def rulvar_open_stores(url: StoreURL) -> Stores | None:
         permissions = options.take_choice("permissions", choices, "private")
         allow_network_filesystem = options.take_bool("allow_network_filesystem", False)
         read_only = options.take_bool("read_only", False)
-    store = SqliteStore(
+    return SqliteStores(
         ":memory:" if path is None else path,
         lease_ttl_ms=lease_ttl_ms,
         busy_timeout_ms=busy_timeout_ms if "busy_timeout_ms" in url.query else None,
@@ -48,4 +47,3 @@ def rulvar_open_stores(url: StoreURL) -> Stores | None:
         read_only=read_only,
         permissions=permissions,
     )
-    return Stores(store, store.transcripts())

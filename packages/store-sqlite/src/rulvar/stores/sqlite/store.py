@@ -18,7 +18,7 @@ from rulvar.core.checks import (
 )
 from rulvar.core.clock import SystemClock
 from rulvar.core.errors import ConfigError
-from rulvar.core.lease_status import refuse_foreign
+from rulvar.core.stores import Stores
 from rulvar.stores.sqlite import mutations, reads
 from rulvar.stores.sqlite.connection import Settings, require_sqlite, resolve
 from rulvar.stores.sqlite.database import Database
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rulvar.core.records import JournalRecord, Lease, LeaseInfo, RunFilter, RunMeta
     from rulvar.stores.sqlite.connection import Durability, Permissions
 
-__all__ = ["SqliteStore"]
+__all__ = ["SqliteStore", "SqliteStores"]
 
 _DEFAULT_BUSY_MS = 5_000
 
@@ -165,14 +165,12 @@ class SqliteStore:
         payload = check_record(record).payload
         if lease is not None:
             check_lease(lease)
-        database = self._database
-        database.enter()
-        refuse_foreign(run_id, lease)
         seq, text = record.seq, payload.decode("utf-8")
-        database.write(
+        self._database.write(
             Job(
                 lambda tx: mutations.append(tx, run_id, seq, text, lease),
                 run_id=run_id,
+                lease=lease,
                 size=len(payload),
             )
         )
@@ -183,7 +181,6 @@ class SqliteStore:
         Raises: `StoreCorruptError` with run and position when a record cannot be decoded.
         """
         check_run_id(run_id)
-        self._database.enter()
         return self._database.read(lambda connection: reads.load(connection, run_id), run_id)
 
     def load_after(self, run_id: str, after_seq: int, limit: int, /) -> Sequence[JournalRecord]:
@@ -194,7 +191,6 @@ class SqliteStore:
         check_run_id(run_id)
         check_after_seq(after_seq)
         check_limit(limit)
-        self._database.enter()
         return self._database.read(
             lambda connection: reads.load_after(connection, run_id, after_seq, limit), run_id
         )
@@ -207,13 +203,12 @@ class SqliteStore:
         text = check_meta(meta)
         if lease is not None:
             check_lease(lease)
-        self._database.enter()
         run_id = meta.run_id
-        refuse_foreign(run_id, lease)
         self._database.write(
             Job(
                 lambda tx: mutations.put_meta(tx, run_id, text, lease),
                 run_id=run_id,
+                lease=lease,
                 size=len(text),
             )
         )
@@ -224,27 +219,24 @@ class SqliteStore:
         Raises: `StoreCorruptError` for a row that cannot be read (M2).
         """
         check_run_id(run_id)
-        self._database.enter()
         return self._database.read(lambda connection: reads.get_meta(connection, run_id), run_id)
 
     def list_runs(self, run_filter: RunFilter | None = None, /) -> Sequence[RunMeta]:
         """Return matching rows by the run id's UTF-8 bytes, one snapshot (M1, M2).
 
-        Raises: nothing of its own; a row that cannot be read is left out.
+        A row that cannot be read is left out. Raises: only what every store call may.
         """
         wanted = check_filter(run_filter)
-        self._database.enter()
         return self._database.read(lambda connection: reads.list_runs(connection, wanted))
 
     def list_run_ids(self, after_run_id: str | None, limit: int, /) -> Sequence[str]:
         """Return at most ``limit`` ids with entries, row, lease or blobs, by UTF-8 bytes.
 
-        Raises: nothing of its own.
+        Raises: only what every store call may.
         """
         if after_run_id is not None:
             check_run_id(after_run_id)
         check_limit(limit)
-        self._database.enter()
         return self._database.read(
             lambda connection: reads.list_run_ids(connection, after_run_id, limit)
         )
@@ -267,12 +259,11 @@ class SqliteStore:
         check_run_id(run_id)
         if lease is not None:
             check_lease(lease)
-        self._database.enter()
-        refuse_foreign(run_id, lease)
         self._database.write(
             Job(
                 lambda tx: mutations.delete_run(tx, run_id, lease, blobs=blobs),
                 run_id=run_id,
+                lease=lease,
             )
         )
 
@@ -285,7 +276,6 @@ class SqliteStore:
         """
         check_run_id(run_id)
         check_owner(owner)
-        self._database.enter()
         ttl_ms = self.lease_ttl_ms
         return self._database.write(
             Job(
@@ -301,7 +291,6 @@ class SqliteStore:
         Raises: `LeaseHeldError` for any dead lease; the successor's is never touched.
         """
         check_lease(lease)
-        self._database.enter()
         ttl_ms = self.lease_ttl_ms
         self._database.write(
             Job(
@@ -314,11 +303,11 @@ class SqliteStore:
     def renew_all(self, leases: Sequence[Lease], /) -> Sequence[LeaseHeldError]:
         """Renew every live lease in one transaction; return a refusal for each dead one.
 
-        Raises: nothing of its own.
+        Raises: only what every store call may.
         """
         renewed = tuple(map(check_lease, leases))
-        self._database.enter()
         if not renewed:
+            self._database.life.check()
             return ()
         ttl_ms = self.lease_ttl_ms
         return self._database.write(
@@ -335,7 +324,6 @@ class SqliteStore:
         Raises: `LeaseHeldError` for any dead lease; the successor's is never touched.
         """
         check_lease(lease)
-        self._database.enter()
         self._database.write(
             Job(
                 lambda tx: mutations.release(tx, lease),
@@ -351,7 +339,6 @@ class SqliteStore:
         live one is refused as ``held`` naming its own owner and epoch.
         """
         check_lease(lease)
-        self._database.enter()
         ttl_ms = self.lease_ttl_ms
         return self._database.write(
             Job(
@@ -372,13 +359,12 @@ class SqliteStore:
         check_owner(owner)
         if over is not None:
             check_lease(over)
-        self._database.enter()
-        refuse_foreign(run_id, over)
         ttl_ms = self.lease_ttl_ms
         return self._database.write(
             Job(
                 lambda tx: mutations.seize(tx, run_id, owner, ttl_ms, over),
                 run_id=run_id,
+                lease=over,
                 grants=True,
             )
         )
@@ -386,11 +372,10 @@ class SqliteStore:
     def raise_epoch(self, run_id: str, at_least: int, /) -> None:
         """Make the run's high-water mark at least ``at_least``, and end the run's lease.
 
-        Raises: nothing of its own.
+        Raises: only what every store call may.
         """
         check_run_id(run_id)
         check_epoch(at_least)
-        self._database.enter()
         self._database.write(
             Job(
                 lambda tx: mutations.raise_epoch(tx, run_id, at_least),
@@ -402,10 +387,9 @@ class SqliteStore:
     def get_lease(self, run_id: str, /) -> LeaseInfo | None:
         """Return the run's lease row, live or not, or None.
 
-        Raises: nothing of its own.
+        Raises: only what every store call may.
         """
         check_run_id(run_id)
-        self._database.enter()
         now_ms = self._database.clock.now_ms
         return self._database.read(
             lambda connection: reads.get_lease(connection, run_id, now_ms()), run_id
@@ -414,16 +398,47 @@ class SqliteStore:
     def list_leases(self, after_run_id: str | None, limit: int, /) -> Sequence[LeaseInfo]:
         """Return at most ``limit`` lease rows after a run id, by the id's UTF-8 bytes.
 
-        Raises: nothing of its own.
+        Raises: only what every store call may.
         """
         if after_run_id is not None:
             check_run_id(after_run_id)
         check_limit(limit)
-        self._database.enter()
         now_ms = self._database.clock.now_ms
         return self._database.read(
             lambda connection: reads.list_leases(connection, after_run_id, limit, now_ms())
         )
+
+
+class SqliteStores(Stores):
+    """A `SqliteStore` and its transcripts as a pair; options and errors as there."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        lease_ttl_ms: int = 60_000,
+        busy_timeout_ms: int | None = None,
+        durability: Durability = "full",
+        clock: Clock | None = None,
+        open_timeout_ms: int = 10_000,
+        allow_network_filesystem: bool = False,
+        read_only: bool = False,
+        permissions: Permissions = "private",
+    ) -> None:
+        store = SqliteStore(
+            path,
+            lease_ttl_ms=lease_ttl_ms,
+            busy_timeout_ms=busy_timeout_ms,
+            durability=durability,
+            clock=clock,
+            open_timeout_ms=open_timeout_ms,
+            allow_network_filesystem=allow_network_filesystem,
+            read_only=read_only,
+            permissions=permissions,
+        )
+        super().__init__(store, store.transcripts())
 
 
 def _milliseconds(name: str, value: object) -> int:

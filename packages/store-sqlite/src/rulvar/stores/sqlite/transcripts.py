@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Self
 
 from rulvar.core.checks import check_blob, check_lease, check_ref, check_run_id, run_of_ref
-from rulvar.core.lease_status import refuse_foreign
 from rulvar.stores.sqlite import mutations, reads
 from rulvar.stores.sqlite.job import Job
 
@@ -52,13 +51,12 @@ class SqliteTranscripts:
         check_blob(blob)
         if lease is not None:
             check_lease(lease)
-        self._database.enter()
         run_id = run_of_ref(ref)
-        refuse_foreign(run_id, lease)
         self._database.write(
             Job(
                 lambda tx: mutations.put_blob(tx, run_id, ref, blob, lease),
                 run_id=run_id,
+                lease=lease,
                 size=len(blob),
             )
         )
@@ -66,10 +64,9 @@ class SqliteTranscripts:
     def get(self, ref: str, /) -> bytes | None:
         """Return the blob, or None when there is none.
 
-        Raises: nothing of its own.
+        Raises: only what every store call may.
         """
         check_ref(ref)
-        self._database.enter()
         return self._database.read(
             lambda connection: reads.get_blob(connection, ref), run_of_ref(ref)
         )
@@ -77,10 +74,9 @@ class SqliteTranscripts:
     def list_refs(self, run_id: str, /) -> Sequence[str]:
         """Return the run's refs, and no other run's, ordered by their UTF-8 bytes.
 
-        Raises: nothing of its own.
+        Raises: only what every store call may.
         """
         check_run_id(run_id)
-        self._database.enter()
         return self._database.read(lambda connection: reads.list_refs(connection, run_id), run_id)
 
     def delete(self, ref: str, /, *, lease: Lease | None = None) -> None:
@@ -91,23 +87,21 @@ class SqliteTranscripts:
         check_ref(ref)
         if lease is not None:
             check_lease(lease)
-        self._database.enter()
         run_id = run_of_ref(ref)
-        refuse_foreign(run_id, lease)
         self._database.write(
             Job(
                 lambda tx: mutations.delete_blob(tx, run_id, ref, lease),
                 run_id=run_id,
+                lease=lease,
             )
         )
 
     def blob_info(self, ref: str, /) -> BlobStat | None:
         """Return the blob's size without reading it, or None when there is none.
 
-        Raises: nothing of its own.
+        Raises: only what every store call may.
         """
         check_ref(ref)
-        self._database.enter()
         return self._database.read(
             lambda connection: reads.blob_info(connection, ref), run_of_ref(ref)
         )
