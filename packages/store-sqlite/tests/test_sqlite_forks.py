@@ -173,7 +173,7 @@ def test_the_store_of_the_parent_says_what_to_do(tmp_path: Path) -> None:
     assert f"close the store before the fork and open {path} in each process" in told
     assert "spawn" in told
     assert of_memory.startswith("store-forked: ")
-    assert "open one of its own" in of_memory
+    assert "open another one here" in of_memory
 
 
 def _worker(path: str, answers: multiprocessing.SimpleQueue[str]) -> None:
