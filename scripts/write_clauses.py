@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rulvar.conformance import catalogue
-from rulvar.conformance.reporting import clauses_page
+from rulvar.conformance.certification.report import clauses_page
 from workspace import ROOT
 
 if __name__ == "__main__":

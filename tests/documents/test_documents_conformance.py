@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rulvar.conformance import catalogue
-from rulvar.conformance.reporting import clauses_page
+from rulvar.conformance.certification.report import clauses_page
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "stores" / "certifying.md").read_text("utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rulvar.conformance.protocol.commands import main
+from rulvar.conformance.protocol.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "assurance" / "model.md").read_text("utf-8")

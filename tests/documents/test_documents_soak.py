@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rulvar.conformance.soak import CI, LONG
 from rulvar.conformance.soak.plan import DEATHS
-from rulvar.conformance.soak.verdict import ViolationKind
+from rulvar.conformance.soak.results import ViolationKind
 
 PAGE = (Path(__file__).parents[2] / "docs" / "assurance" / "soak.md").read_text("utf-8")
 

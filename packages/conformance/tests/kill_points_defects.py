@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from rulvar.conformance.machine_clock import true_now_ms
+from rulvar.conformance.harness.machine_clock import true_now_ms
 from rulvar.core import Stores, SystemClock, open_stores
 from rulvar.core.engine import boot, control_calls, door, driver, git, ownership, steps, surfaces
 from rulvar.core.engine import turns as turn_loops

@@ -7,21 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.conformance import (
-    FactorySubject,
-    Reach,
-    catalogue,
-    certify,
-    child,
-    children,
-    registry,
-    subject,
-)
-from rulvar.conformance.blame import fault_of
-from rulvar.conformance.checks import fence
-from rulvar.conformance.children import ChildDied
-from rulvar.conformance.interrupts import Interrupted
-from rulvar.conformance.stepping import has_steps
+from rulvar.conformance import FactorySubject, Reach, catalogue, certify
+from rulvar.conformance.certification.attribution import fault_of
+from rulvar.conformance.contract import registry
+from rulvar.conformance.contract.checks import fence
+from rulvar.conformance.harness import child, children, store_under_test
+from rulvar.conformance.harness.children import ChildDied
+from rulvar.conformance.harness.interrupts import Interrupted
+from rulvar.conformance.harness.stepping import has_steps
 from rulvar.core import Stores, checks
 from rulvar.core.testing import ReferenceStore, reference
 
@@ -29,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rulvar.conformance import Home
-    from rulvar.conformance.certificate import Result
+    from rulvar.conformance.certification.certificate import Result
     from rulvar.core import JournalRecord, Lease
 
 
@@ -121,7 +114,7 @@ def test_a_call_is_interrupted_at_each_of_its_points_and_completes_after_the_las
 
 
 def test_what_goes_wrong_where_no_answer_is_handled_is_an_error_of_the_kit() -> None:
-    for module in (child, children, registry, subject):
+    for module in (child, children, registry, store_under_test):
         source = "def stumble():\n    raise KeyError('no such place')\n"
         frame_globals = {**vars(module)}
         exec(compile(source, str(module.__file__), "exec"), frame_globals)

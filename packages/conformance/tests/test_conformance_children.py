@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="stops and kills
 
 _PARENT = """
 import os, signal, sys, time
-from rulvar.conformance.children import Child
+from rulvar.conformance.harness.children import Child
 
 # Whoever runs these tests in the background may have had it ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 _PROGRAM = """
 import time
-from rulvar.conformance.machine_clock import offset_ms, set_offset, true_now_ms
+from rulvar.conformance.harness.machine_clock import offset_ms, set_offset, true_now_ms
 from rulvar.core import SystemClock
 
 clock = SystemClock()

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from rulvar.conformance import catalogue
 from rulvar.conformance.__main__ import main
-from rulvar.conformance.commands import certify as command
+from rulvar.conformance.certification.cli import certify as command
 from rulvar.core.plugins import installed_commands, load_command
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def test_a_class_has_one_test_for_each_clause(tmp_path: Path) -> None:
         """
 import pytest
 from rulvar.conformance import UrlSubject
-from rulvar.conformance.pytest_cases import StoreCases
+from rulvar.conformance.certification.pytest_cases import StoreCases
 
 @pytest.fixture(scope="class")
 def rulvar_subject():
@@ -189,7 +189,8 @@ class TestStore(StoreCases):
 @pytest.mark.slow
 def test_without_the_option_the_plugin_imports_nothing_of_the_kit(tmp_path: Path) -> None:
     (tmp_path / "test_light.py").write_text(
-        "import sys\ndef test_light():\n    assert 'rulvar.conformance.runner' not in sys.modules\n"
+        "import sys\ndef test_light():\n"
+        "    assert 'rulvar.conformance.certification.runner' not in sys.modules\n"
     )
     done = _pytest(tmp_path)
     assert done.returncode == 0, done.stdout

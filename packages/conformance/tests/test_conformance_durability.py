@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from rulvar.conformance import FactorySubject, certify, report
-from rulvar.conformance.registry import chosen
+from rulvar.conformance.contract.registry import chosen
 from rulvar.core import Stores
 from rulvar.core.testing import reference_stores
 from rulvar.stores.sqlite import SqliteStore

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.conformance import Result, catalogue, progress
+from rulvar.conformance import Result, catalogue
 from rulvar.conformance.__main__ import main
-from rulvar.conformance.progress import Progress
+from rulvar.conformance.certification import progress
+from rulvar.conformance.certification.progress import Progress
 from rulvar.core.plugins import StoreProviders
 from rulvar.core.testing import reference_stores
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rulvar.conformance import Clause
-    from rulvar.conformance.certificate import Outcome
+    from rulvar.conformance.certification.certificate import Outcome
     from rulvar.core import Stores
 
 FIRST, SECOND = catalogue()[:2]
@@ -133,7 +134,7 @@ def test_json_is_all_that_standard_output_gets_and_progress_is_left_out_when_ask
     "door",
     [
         ("-m", "rulvar.conformance"),
-        ("-c", "from rulvar.conformance.commands import certify; certify()"),
+        ("-c", "from rulvar.conformance.certification.cli import certify; certify()"),
     ],
 )
 def test_a_clause_that_does_not_end_is_told_with_where_it_stands(

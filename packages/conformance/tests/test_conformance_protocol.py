@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.conformance import FactorySubject, UrlSubject, machine_clock
-from rulvar.conformance.protocol import commands
-from rulvar.conformance.protocol.commands import main, reference_subject
+from rulvar.conformance import FactorySubject, UrlSubject
+from rulvar.conformance.harness import machine_clock
+from rulvar.conformance.protocol import cli
+from rulvar.conformance.protocol.cli import main, reference_subject
 from rulvar.conformance.protocol.explore import explore
+from rulvar.conformance.protocol.formatting import difference_lines
 from rulvar.conformance.protocol.guards import GUARDS, REDUNDANT
 from rulvar.conformance.protocol.invariants import INNER, INVARIANTS, RECOVERY
 from rulvar.conformance.protocol.replay import Stage
 from rulvar.conformance.protocol.report import as_json, interleavings, page
+from rulvar.conformance.protocol.run_all import Found, Plan, look_for, survey
 from rulvar.conformance.protocol.state import Bounds
-from rulvar.conformance.protocol.survey import Found, Plan, look_for, survey
 from rulvar.conformance.protocol.traces import covering
-from rulvar.conformance.protocol.words import difference_lines
 from rulvar.core import ConfigError
 
 sys.path.insert(0, str(Path(__file__).parent / "gallery"))
@@ -273,7 +274,7 @@ def test_a_store_that_cannot_be_replayed_is_refused_with_a_remedy(tmp_path: Path
 
 
 def test_a_store_with_a_clock_of_its_own_is_not_called_wrong() -> None:
-    stopped = FactorySubject("stopped", commands._open_reference, reach="object", takes_clock=False)
+    stopped = FactorySubject("stopped", cli._open_reference, reach="object", takes_clock=False)
     real = machine_clock.set_offset
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine_clock, "set_offset", lambda ms: real(0 * ms))
@@ -312,7 +313,7 @@ def test_a_wrong_order_is_refused_with_a_remedy(
 def test_the_command_prints_the_survey_as_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "survey", partial(survey, guards=GUARDS[:4]))
+    monkeypatch.setattr(cli, "survey", partial(survey, guards=GUARDS[:4]))
     assert main(["--json", "--epochs", "1"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["holds"] is True

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from rulvar.conformance import certify
-from rulvar.conformance.checks import atomicity
-from rulvar.conformance.stepping import Stepped
+from rulvar.conformance.contract.checks import atomicity
+from rulvar.conformance.harness.stepping import Stepped
 from rulvar.core import JournalRecord
 from rulvar.core.testing import ReferenceStore
 

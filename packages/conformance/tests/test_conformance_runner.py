@@ -21,8 +21,8 @@ from rulvar.conformance import (
     certify,
     report,
 )
-from rulvar.conformance.certificate import Certificate
-from rulvar.conformance.registry import chosen
+from rulvar.conformance.certification.certificate import Certificate
+from rulvar.conformance.contract.registry import chosen
 from rulvar.core import ConfigError, PluginError, Stores
 
 if TYPE_CHECKING:

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from rulvar.conformance import UrlSubject
-from rulvar.conformance.kill_points import kill_points
-from rulvar.conformance.terminated import cleans_up_at_sigterm
+from rulvar.conformance.crash import kill_points
+from rulvar.conformance.harness.terminated import cleans_up_at_sigterm
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from rulvar.conformance.kill_points.deaths import Death
+    from rulvar.conformance.crash.crash_case import Death
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals, and forks")
 
 _HOLDS_A_PLACE = """
 import os, sys, time
 from rulvar.conformance import UrlSubject
-from rulvar.conformance.terminated import cleans_up_at_sigterm
+from rulvar.conformance.harness.terminated import cleans_up_at_sigterm
 
 place = UrlSubject("sqlite:///s.db").fresh(lease_ttl_ms=60_000, manual_clock=False)
 place.open()

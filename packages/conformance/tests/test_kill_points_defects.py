@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.conformance import FactorySubject
-from rulvar.conformance.kill_points import KillPoint, kill_points
+from rulvar.conformance.crash import KillPoint, kill_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,10 +85,10 @@ def test_a_defect_is_found_by_its_property(
 
 
 def test_every_property_has_a_defect() -> None:
-    from rulvar.conformance.kill_points import judge  # noqa: PLC0415 - for its documentation
+    from rulvar.conformance.crash import invariants  # noqa: PLC0415 - for its documentation
 
-    assert judge.__doc__ is not None
-    table = judge.__doc__.split("=\n")[1].splitlines()
+    assert invariants.__doc__ is not None
+    table = invariants.__doc__.split("=\n")[1].splitlines()
     named = {line[:16].strip() for line in table if line[:1].isalpha()}
     assert named == {about for _, _, about, _ in DEFECTS}
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.conformance.kill_points import judge
-from rulvar.conformance.kill_points.ledger import Ledger, Note, read_notes
-from rulvar.conformance.kill_points.witness import digest
-from rulvar.conformance.state import RunState
+from rulvar.conformance.crash import invariants
+from rulvar.conformance.crash.call_log import digest
+from rulvar.conformance.crash.expected_state import Ledger, Note, read_notes
+from rulvar.conformance.harness.state import RunState
 from rulvar.core.audit import BlobFinding, RunAudit
 from rulvar.core.journal import JournalEntry, encode_entry
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from rulvar.conformance.kill_points.ledger import Phase
+    from rulvar.conformance.crash.expected_state import Phase
 
 
 class Notes:
@@ -54,7 +54,7 @@ class Notes:
 
 
 def _said(notes: Notes, state: RunState) -> list[str]:
-    return [f.found for f in judge.acknowledged(notes.ledger(), {"r": state})]
+    return [f.found for f in invariants.acknowledged(notes.ledger(), {"r": state})]
 
 
 # --- acknowledged -----------------------------------------------------------------------------
@@ -152,14 +152,14 @@ def test_what_a_process_died_over_is_no_note(tmp_path: Path) -> None:
 def test_granted_epochs_grow(second: int, found: list[str]) -> None:
     notes = Notes().call("journal.acquire", epoch=1).call("journal.delete")
     notes.call("journal.acquire", epoch=second, phase="successor")
-    assert [f.found for f in judge.epochs(notes.ledger(), {"r": RunState()})] == found
+    assert [f.found for f in invariants.epochs(notes.ledger(), {"r": RunState()})] == found
 
 
 def test_an_entry_bears_an_epoch_that_was_granted() -> None:
     notes = Notes().call("journal.acquire", epoch=3)
     payload = b'{"seq":0,"kind":"decision","status":"ok","epoch":4}'
     state = {"r": RunState(journal=((0, payload),))}
-    assert [f.found for f in judge.epochs(notes.ledger(), state)] == ["[4]"]
+    assert [f.found for f in invariants.epochs(notes.ledger(), state)] == ["[4]"]
 
 
 # --- paid -------------------------------------------------------------------------------------
@@ -173,18 +173,18 @@ def _answered(notes: Notes) -> Notes:
 
 def test_what_was_in_flight_may_be_executed_once_more() -> None:
     notes = Notes().ran("step:a").ran("step:a", "successor")
-    assert list(judge.paid(notes.ledger(), in_flight=1, died=True)) == []
-    [finding] = judge.paid(notes.ledger(), in_flight=1, died=False)
+    assert list(invariants.paid(notes.ledger(), in_flight=1, died=True)) == []
+    [finding] = invariants.paid(notes.ledger(), in_flight=1, died=False)
     assert finding.expected == "at most 0 executions more than one"
     notes.ran("step:b").ran("step:b", "successor")
-    assert list(judge.paid(notes.ledger(), in_flight=2, died=True)) == []
-    [finding] = judge.paid(notes.ledger(), in_flight=1, died=True)
+    assert list(invariants.paid(notes.ledger(), in_flight=2, died=True)) == []
+    [finding] = invariants.paid(notes.ledger(), in_flight=1, died=True)
     assert finding.found == "{'step:a': 2, 'step:b': 2}"
 
 
 def test_what_was_journalled_is_not_executed_again() -> None:
     notes = _answered(Notes().ran("step:a")).ran("step:a", "successor")
-    [finding] = judge.paid(notes.ledger(), in_flight=1, died=True)
+    [finding] = invariants.paid(notes.ledger(), in_flight=1, died=True)
     assert finding.found == "executed again by the successor"
 
 
@@ -192,13 +192,15 @@ def test_a_turn_is_complete_with_its_checkpoint_and_a_summary_with_its_blob() ->
     notes = Notes().ran("turn:0").call("transcripts.put", ref="r/ckpt/1", value="x", turns=1)
     notes.ran("summary:1").call("transcripts.put", ref="r/summary/1/1", value="x", turns=1)
     notes.ran("turn:0", "successor").ran("summary:1", "successor").ran("turn:1", "successor")
-    found = [f.expected.split(" ")[0] for f in judge.paid(notes.ledger(), in_flight=9, died=True)]
+    found = [
+        f.expected.split(" ")[0] for f in invariants.paid(notes.ledger(), in_flight=9, died=True)
+    ]
     assert found == ["'turn:0'", "'summary:1'"]
 
 
 def test_no_process_executes_the_same_twice() -> None:
     notes = Notes().ran("step:a", "successor").ran("step:a", "successor")
-    found = [f.found for f in judge.paid(notes.ledger(), in_flight=9, died=True)]
+    found = [f.found for f in invariants.paid(notes.ledger(), in_flight=9, died=True)]
     assert found == ["{'step:a': 2}"]
 
 
@@ -228,7 +230,7 @@ def _over(*statuses: str, row: str | None) -> RunState:
     return RunState(journal=journal, row=row)
 
 
-def _about(findings: Iterable[judge.Finding]) -> list[str]:
+def _about(findings: Iterable[invariants.Finding]) -> list[str]:
     return [finding.about for finding in findings]
 
 
@@ -251,7 +253,7 @@ def _about(findings: Iterable[judge.Finding]) -> list[str]:
 def test_a_run_has_exactly_its_settles_and_its_row_says_the_last(
     state: RunState, wanted: list[str], found: list[str]
 ) -> None:
-    assert _about(judge.settled({"r": state}, {"r": wanted})) == found
+    assert _about(invariants.settled({"r": state}, {"r": wanted})) == found
 
 
 @pytest.mark.parametrize(
@@ -277,40 +279,42 @@ def test_directly_after_a_death_the_row_is_never_ahead_and_blobs_are_never_alone
         notes.call("transcripts.put", ref=ref, value=digest(blob or b""))
     if state.row is not None:
         notes.call("journal.put_meta", value=digest(state.row.encode()))
-    assert _about(judge.directly_after(notes.ledger(), {"r": state})) == found
+    assert _about(invariants.directly_after(notes.ledger(), {"r": state})) == found
     # What was acknowledged counts as well.
     notes.call("journal.put_meta", value=digest(b"another"))
-    assert "acknowledged" in _about(judge.directly_after(notes.ledger(), {"r": state}))
+    assert "acknowledged" in _about(invariants.directly_after(notes.ledger(), {"r": state}))
 
 
 def test_blobs_without_a_journal_are_for_a_run_that_had_one() -> None:
     notes = Notes().call("transcripts.put", ref="r/a", value=digest(b"x"))
     state = {"r": RunState(blobs=(("r/a", b"x"),))}
-    assert _about(judge.directly_after(notes.ledger(), state)) == []
+    assert _about(invariants.directly_after(notes.ledger(), state)) == []
 
 
 def test_what_an_audit_does_not_like_is_told() -> None:
     fine = RunAudit(run_id="r", verdict="consistent", row=None, journal_status="ok", entries=1)
     needed = BlobFinding(ref="r/a", state="missing", required=True)
     orphan = BlobFinding(ref="r/b", state="orphan")
-    assert _about(judge.audited([fine])) == []
-    assert _about(judge.audited([replace(fine, verdict="stranded")])) == ["audit"]
-    assert _about(judge.audited([replace(fine, blobs=(needed,))])) == ["audit"]
-    assert _about(judge.audited([fine, replace(fine, blobs=(orphan,))])) == ["orphans"]
+    assert _about(invariants.audited([fine])) == []
+    assert _about(invariants.audited([replace(fine, verdict="stranded")])) == ["audit"]
+    assert _about(invariants.audited([replace(fine, blobs=(needed,))])) == ["audit"]
+    assert _about(invariants.audited([fine, replace(fine, blobs=(orphan,))])) == ["orphans"]
 
 
 def test_epochs_do_not_fall_along_a_journal() -> None:
     notes = Notes().call("journal.acquire", epoch=1).call("journal.acquire", epoch=2)
     fell = RunState(journal=(_settle("ok", 0, epoch=2), _settle("ok", 1, epoch=1)))
-    assert _about(judge.epochs(notes.ledger(), {"r": fell})) == ["epochs"]
+    assert _about(invariants.epochs(notes.ledger(), {"r": fell})) == ["epochs"]
     rose = RunState(journal=(_settle("ok", 0, epoch=1), _settle("ok", 1, epoch=2)))
-    assert _about(judge.epochs(notes.ledger(), {"r": rose})) == []
+    assert _about(invariants.epochs(notes.ledger(), {"r": rose})) == []
 
 
 def test_a_loop_that_is_over_is_not_begun_again() -> None:
     notes = Notes().ran("turn:0").call("journal.append", kind="turns", key="loop", ref=0, seq=1)
     notes.ran("turn:0", "successor").ran("summary:1", "successor").ran("step:a", "successor")
-    found = [f.expected.split(" ")[0] for f in judge.paid(notes.ledger(), in_flight=9, died=True)]
+    found = [
+        f.expected.split(" ")[0] for f in invariants.paid(notes.ledger(), in_flight=9, died=True)
+    ]
     assert found == ["'turn:0'", "'summary:1'"]
 
 
@@ -368,12 +372,12 @@ def test_a_death_is_told_once_and_every_attempt_is_journalled(
     entries: tuple[JournalEntry, ...], found: str
 ) -> None:
     state = {"r": _journal(_START, *entries)}
-    said = [f.found for f in judge.deaths(state, died=True, hands_over=False)]
+    said = [f.found for f in invariants.deaths(state, died=True, hands_over=False)]
     assert any(found in each for each in said) if found else said == []
 
 
 def test_a_hand_over_alone_is_no_death_and_where_nobody_died_none_is_told() -> None:
     handed = {"r": _journal(_START, _opening(), _attempt(), _answer())}
-    assert list(judge.deaths(handed, died=True, hands_over=True)) == []
+    assert list(invariants.deaths(handed, died=True, hands_over=True)) == []
     told = {"r": _journal(_START, _opening(), _told(), _attempt(), _answer())}
-    assert [f.found for f in judge.deaths(told, died=False, hands_over=True)] == ["[1]"]
+    assert [f.found for f in invariants.deaths(told, died=False, hands_over=True)] == ["[1]"]

@@ -13,16 +13,16 @@ import pytest
 from click.testing import CliRunner
 
 from rulvar.conformance import FactorySubject, Reach, UrlSubject
-from rulvar.conformance.child import IN_CHILD
-from rulvar.conformance.kill_points import WORKLOADS, kill_points, runner
-from rulvar.conformance.kill_points.commands import kill_points_command as command
-from rulvar.conformance.kill_points.deaths import Death
+from rulvar.conformance.crash import WORKLOADS, kill_points, runner
+from rulvar.conformance.crash.cli import kill_points_command as command
+from rulvar.conformance.crash.crash_case import Death
+from rulvar.conformance.harness.child import IN_CHILD
 from rulvar.core import ConfigError, open_stores
 from rulvar.core.plugins import load_command
 
 if TYPE_CHECKING:
     from rulvar.conformance import Home
-    from rulvar.conformance.kill_points import KillPoint
+    from rulvar.conformance.crash import KillPoint
     from rulvar.core import Stores
 
 pytestmark = pytest.mark.slow

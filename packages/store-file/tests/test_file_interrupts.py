@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from rulvar.conformance.interrupts import Interrupted
+from rulvar.conformance.harness.interrupts import Interrupted
 from rulvar.core.errors import JournalOrderViolation
 from rulvar.core.records import JournalRecord, RunMeta
 from rulvar.stores.file import FileJournalStore

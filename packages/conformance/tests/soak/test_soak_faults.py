@@ -15,7 +15,7 @@ from rulvar.conformance.soak.progress import Progress
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rulvar.conformance.soak.company import Contestant
+    from rulvar.conformance.soak.processes import Contestant
 
 MS = 1_000_000
 

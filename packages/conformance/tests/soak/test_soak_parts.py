@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.conformance.machine_clock import offset_ms, set_offset
-from rulvar.conformance.soak.desk import Blow, Desk
+from rulvar.conformance.harness.machine_clock import offset_ms, set_offset
+from rulvar.conformance.soak.client import Blow, Desk
 from rulvar.conformance.soak.history import Recorder, read_history
-from rulvar.conformance.soak.misfortune import WrongClock, block
+from rulvar.conformance.soak.leases import Tenure, inherit
+from rulvar.conformance.soak.local_faults import WrongClock, block
 from rulvar.conformance.soak.orders import Orders, OrdersFile, publish
 from rulvar.conformance.soak.plan import CI
+from rulvar.conformance.soak.self_stop import Word
 from rulvar.conformance.soak.stored import blob_of, encoded, look_at, record_of, row_of, stored
-from rulvar.conformance.soak.tenures import Tenure, inherit
-from rulvar.conformance.soak.trap import Word
 from rulvar.core import Lease, Stores
 from rulvar.core.errors import (
     JournalOrderViolation,
@@ -287,7 +287,7 @@ def test_a_blocked_process_runs_no_other_thread() -> None:
 _TRAPPED = """
 import sys, time
 from pathlib import Path
-from rulvar.conformance.soak.trap import Trap
+from rulvar.conformance.soak.self_stop import Trap
 trap = Trap(Path(sys.argv[1]), 7)
 trap.start()
 print(trap.during("append", 0.5, lambda: time.sleep(30) or "gone on"), flush=True)
@@ -297,7 +297,7 @@ print(trap.during("append", 0.5, lambda: time.sleep(30) or "gone on"), flush=Tru
 _ORPHANED = """
 import os, sys, time
 from pathlib import Path
-from rulvar.conformance.soak.trap import Trap
+from rulvar.conformance.soak.self_stop import Trap
 ready, tell = os.pipe()
 parent = os.getpid()
 if os.fork():

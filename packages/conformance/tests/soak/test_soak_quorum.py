@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.conformance.soak import CI, SoakReport
-from rulvar.conformance.soak.ground import survey
+from rulvar.conformance.soak.coverage import survey
+from rulvar.conformance.soak.goals import Thin, shortfall, thin_names
 from rulvar.conformance.soak.history import Recorder
 from rulvar.conformance.soak.progress import Progress, Tail
-from rulvar.conformance.soak.quorum import Thin, shortfall, thin_names
-from rulvar.conformance.soak.verdict import Tally, Verdict, Violation, ViolationKind
+from rulvar.conformance.soak.results import Tally, Verdict, Violation, ViolationKind
 from rulvar.core import Lease, Stores
 from rulvar.core.testing import ReferenceStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rulvar.conformance.soak.ground import Ground
+    from rulvar.conformance.soak.coverage import Ground
     from rulvar.conformance.soak.history import Operation, Outcome
 
 QUORUM = CI.quorum

@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from soak_stories import Story
 
+from rulvar.conformance.soak.checker import judge
 from rulvar.conformance.soak.history import DamagedReportError
-from rulvar.conformance.soak.referee import judge
-from rulvar.conformance.soak.verdict import ViolationKind
+from rulvar.conformance.soak.results import ViolationKind
 from rulvar.core import Lease
 
 

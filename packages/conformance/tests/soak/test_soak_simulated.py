@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from soak_stories import simulate
 
-from rulvar.conformance.soak.referee import judge
+from rulvar.conformance.soak.checker import judge
 from rulvar.core.testing import ReferenceStore
 
 if TYPE_CHECKING:

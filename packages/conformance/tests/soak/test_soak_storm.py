@@ -18,10 +18,10 @@ import gallery_soak
 from gallery_defects import DEFECTS
 
 from rulvar.conformance import FactorySubject, UrlSubject
-from rulvar.conformance.machine_clock import true_now_ms
-from rulvar.conformance.soak import CI, Plan, Quorum, soak, storm
-from rulvar.conformance.soak.commands import soak_command
-from rulvar.conformance.soak.ground import survey, with_clock
+from rulvar.conformance.harness.machine_clock import true_now_ms
+from rulvar.conformance.soak import CI, Plan, Quorum, run, soak
+from rulvar.conformance.soak.cli import soak_command
+from rulvar.conformance.soak.coverage import survey, with_clock
 from rulvar.core import Stores, SystemClock
 from rulvar.core.errors import ConfigError, StoreCorruptError
 from rulvar.core.testing import ReferenceStore, reference_stores
@@ -29,7 +29,7 @@ from rulvar.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from rulvar.conformance import Home
-    from rulvar.conformance.soak.quorum import Thin
+    from rulvar.conformance.soak.goals import Thin
     from rulvar.core import JournalRecord, Lease
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="stops processes")
@@ -149,14 +149,14 @@ def open_unreadable(home: Home) -> Stores:
 def test_what_cannot_be_read_at_the_end_is_a_violation_and_the_rest_is_judged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def calm(self: storm._Soak, *, stop_at_first: bool) -> list[Thin]:
+    def calm(self: run._Soak, *, stop_at_first: bool) -> list[Thin]:
         assert stop_at_first
         recorder = self._recorder
         recorder.invoked(recorder.next_id(), "acquire", "r", lease=None, target="w0")
         self._progress.touched["r"] = 1
         return []
 
-    monkeypatch.setattr(storm._Soak, "_storm", calm)
+    monkeypatch.setattr(run._Soak, "_storm", calm)
     report = soak(FactorySubject("unreadable", open_unreadable), SHORT)
     try:
         assert not report.passed

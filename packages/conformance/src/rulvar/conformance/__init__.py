@@ -5,24 +5,39 @@
     certificate = certify(UrlSubject("acme:///runs.db"))
     print(certificate.conformant)
 
-Reading order: `clauses` (what a clause is), `subject` (how the kit gets at a store), `actors`
-and `trial` (what a check works with), any module of `checks`, then `runner`. `races` is how
-a fence that is not atomic is caught.
+`contract` is what is asked: the clauses, and a check for each. `harness` is what the checks work
+with: a store under test, callers, processes, stopped calls. `certification` tries
+the clauses and writes the certificate.
+
+Four more packages try a store as a whole: `model` (random operations, held against the reference
+store), `soak` (processes that storm it), `crash` (a death at every call) and `protocol` (the fence
+as a model, explored without a gap and replayed).
+
+Reading order: `contract.clauses`, `harness.store_under_test`, `harness.actors` and
+`harness.check_context`, any module of `contract.checks`, then `certification.runner`.
+`harness.races` is how a fence that is not atomic is caught.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.lazy import lazy_names
+from rulvar.conformance.harness.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rulvar.conformance.certificate import Certificate, Outcome, Result
-    from rulvar.conformance.clauses import Clause, Level, Reach
-    from rulvar.conformance.registry import catalogue
-    from rulvar.conformance.reporting import report
-    from rulvar.conformance.runner import Certification, certify
-    from rulvar.conformance.subject import FactorySubject, Home, Opener, Place, Subject, UrlSubject
+    from rulvar.conformance.certification.certificate import Certificate, Outcome, Result
+    from rulvar.conformance.certification.report import report
+    from rulvar.conformance.certification.runner import Certification, certify
+    from rulvar.conformance.contract.clauses import Clause, Level, Reach
+    from rulvar.conformance.contract.registry import catalogue
+    from rulvar.conformance.harness.store_under_test import (
+        FactorySubject,
+        Home,
+        Opener,
+        Place,
+        Subject,
+        UrlSubject,
+    )
 
 __all__ = [
     "Certificate",
@@ -45,22 +60,22 @@ __all__ = [
 
 # At first use: pytest imports this package in every project where it is installed.
 _HOMES = {
-    "catalogue": "registry",
-    "Certificate": "certificate",
-    "Outcome": "certificate",
-    "Result": "certificate",
-    "Clause": "clauses",
-    "Level": "clauses",
-    "Reach": "clauses",
-    "report": "reporting",
-    "Certification": "runner",
-    "certify": "runner",
-    "FactorySubject": "subject",
-    "Home": "subject",
-    "Opener": "subject",
-    "Place": "subject",
-    "Subject": "subject",
-    "UrlSubject": "subject",
+    "catalogue": "contract.registry",
+    "Certificate": "certification.certificate",
+    "Outcome": "certification.certificate",
+    "Result": "certification.certificate",
+    "Clause": "contract.clauses",
+    "Level": "contract.clauses",
+    "Reach": "contract.clauses",
+    "report": "certification.report",
+    "Certification": "certification.runner",
+    "certify": "certification.runner",
+    "FactorySubject": "harness.store_under_test",
+    "Home": "harness.store_under_test",
+    "Opener": "harness.store_under_test",
+    "Place": "harness.store_under_test",
+    "Subject": "harness.store_under_test",
+    "UrlSubject": "harness.store_under_test",
 }
 
 

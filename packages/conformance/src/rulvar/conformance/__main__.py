@@ -7,8 +7,14 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.clauses import Level, Reach
-from rulvar.conformance.doors import DEADLINE_S, JOBS, Order, list_clauses, run_order
+from rulvar.conformance.certification.options import (
+    DEADLINE_S,
+    JOBS,
+    Order,
+    list_clauses,
+    run_order,
+)
+from rulvar.conformance.contract.clauses import Level, Reach
 from rulvar.core.errors import RulvarError
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rulvar.conformance.certificate import Result
-    from rulvar.conformance.clauses import Clause
-    from rulvar.conformance.runner import Certification
-    from rulvar.conformance.subject import Subject
+    from rulvar.conformance.certification.certificate import Result
+    from rulvar.conformance.certification.runner import Certification
+    from rulvar.conformance.contract.clauses import Clause
+    from rulvar.conformance.harness.store_under_test import Subject
 
 __all__ = ["judge", "rulvar_certification"]
 
@@ -76,9 +76,9 @@ def pytest_collection_modifyitems(
 
 
 def _items(session: pytest.Session) -> Iterator[ClauseItem]:
-    from rulvar.conformance.registry import catalogue  # noqa: PLC0415 - see the docstring
-    from rulvar.conformance.runner import Certification  # noqa: PLC0415
-    from rulvar.conformance.subject import UrlSubject  # noqa: PLC0415
+    from rulvar.conformance.certification.runner import Certification  # noqa: PLC0415
+    from rulvar.conformance.contract.registry import catalogue  # noqa: PLC0415 - see the docstring
+    from rulvar.conformance.harness.store_under_test import UrlSubject  # noqa: PLC0415
     from rulvar.core.errors import RulvarError  # noqa: PLC0415
 
     config = session.config
@@ -148,8 +148,8 @@ def pytest_terminal_summary(
     run = config.stash.get(_CERTIFICATION, None)
     if run is None:
         return
-    from rulvar.conformance.registry import catalogue  # noqa: PLC0415
-    from rulvar.conformance.reporting import verdict  # noqa: PLC0415
+    from rulvar.conformance.certification.report import verdict  # noqa: PLC0415
+    from rulvar.conformance.contract.registry import catalogue  # noqa: PLC0415
 
     results = config.stash[_RESULTS]
     claimed = sum(run.outside(clause) is None for clause in catalogue())
@@ -170,7 +170,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one test for each clause of whatever asks for ``rulvar_clause``."""
     if "rulvar_clause" not in metafunc.fixturenames:
         return
-    from rulvar.conformance.registry import catalogue  # noqa: PLC0415
+    from rulvar.conformance.contract.registry import catalogue  # noqa: PLC0415
 
     clauses = catalogue()
     metafunc.parametrize("rulvar_clause", clauses, ids=[clause.id for clause in clauses])
@@ -179,7 +179,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="class")
 def rulvar_certification(rulvar_subject: Subject) -> Iterator[Certification]:
     """One certification for the class, over the fixture ``rulvar_subject`` of yours."""
-    from rulvar.conformance.runner import Certification  # noqa: PLC0415
+    from rulvar.conformance.certification.runner import Certification  # noqa: PLC0415
 
     with Certification(rulvar_subject) as run:
         yield run

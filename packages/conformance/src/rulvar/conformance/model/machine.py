@@ -20,17 +20,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from rulvar.conformance.actors import record
-from rulvar.conformance.clauses import Level, Reach
-from rulvar.conformance.model.side import Both, Pair
+from rulvar.conformance.contract.clauses import Level, Reach
+from rulvar.conformance.harness.actors import record
+from rulvar.conformance.model.compare import Both, Pair
 from rulvar.core.capabilities import has_meta_lookup
 from rulvar.core.records import RUN_STATUSES, Lease, RunFilter, RunMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rulvar.conformance.model.side import Side
-    from rulvar.conformance.trial import Trial
+    from rulvar.conformance.harness.check_context import Trial
+    from rulvar.conformance.model.compare import Side
     from rulvar.core.stores import Stores
 
 __all__ = ["run_model"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from rulvar.conformance.protocol.commands import main
+from rulvar.conformance.protocol.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from rulvar.conformance.protocol.actions import moves
 from rulvar.conformance.protocol.invariants import (
     INNER,
     INVARIANTS,
@@ -18,7 +19,6 @@ from rulvar.conformance.protocol.invariants import (
     Moment,
     begin_truth,
 )
-from rulvar.conformance.protocol.moves import moves
 from rulvar.conformance.protocol.rules import SOUND, step
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rulvar.conformance import machine_clock
-from rulvar.conformance.protocol.calls import Trace
-from rulvar.conformance.protocol.hours import LEASE_TTL_MS, Hours
+from rulvar.conformance.harness import machine_clock
+from rulvar.conformance.protocol.adapter import Trace
+from rulvar.conformance.protocol.replay_clock import LEASE_TTL_MS, Hours
 from rulvar.conformance.protocol.rules import SOUND, step
 from rulvar.conformance.protocol.state import Action, LeaseValue
 from rulvar.conformance.protocol.traces import covering
@@ -23,9 +23,9 @@ from rulvar.core.fencing import assert_fenced_writes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from rulvar.conformance.harness.store_under_test import Place, Subject
     from rulvar.conformance.protocol.explore import Counterexample, Exploration
     from rulvar.conformance.protocol.state import Answer, Call, State
-    from rulvar.conformance.subject import Place, Subject
     from rulvar.core.stores import Stores
 
 __all__ = ["Difference", "Replay", "Stage", "sound_steps"]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rulvar.conformance.protocol.formatting import difference_lines, story, wrapped
 from rulvar.conformance.protocol.guards import FENCE, REDUNDANT
 from rulvar.conformance.protocol.invariants import INNER, INVARIANTS, RECOVERY
 from rulvar.conformance.protocol.state import MUTATIONS
-from rulvar.conformance.protocol.words import difference_lines, story, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rulvar.conformance.protocol.survey import Found, Survey
+    from rulvar.conformance.protocol.run_all import Found, Survey
 
 __all__ = ["as_json", "interleavings", "page"]
 

@@ -8,21 +8,21 @@
     assert report.passed
 
 Reading order: `history` (what is recorded of every attempt, in a form that survives SIGKILL),
-`serial` and `referee` (the one serial history that the epochs promise, held against what was
+`serial_order` and `checker` (the one serial history that the epochs promise, held against what was
 seen); then `plan` (what is chosen, and the quorum), `worker` (what a process does), `faults`
-(what is done to it) and `storm` (who brings it all together).
+(what is done to it) and `run` (which brings it all together).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.lazy import lazy_names
+from rulvar.conformance.harness.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rulvar.conformance.soak.plan import CI, LONG, Plan, Quorum
     from rulvar.conformance.soak.report import SoakReport
-    from rulvar.conformance.soak.storm import soak
+    from rulvar.conformance.soak.run import soak
 
 __all__ = ["CI", "LONG", "Plan", "Quorum", "SoakReport", "soak"]
 
@@ -33,7 +33,7 @@ _HOMES = {
     "Plan": "plan",
     "Quorum": "plan",
     "SoakReport": "report",
-    "soak": "storm",
+    "soak": "run",
 }
 
 

@@ -16,9 +16,9 @@ from rulvar.conformance.soak.history import now
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rulvar.conformance.soak.company import Contestant
     from rulvar.conformance.soak.history import Recorder
     from rulvar.conformance.soak.plan import Plan
+    from rulvar.conformance.soak.processes import Contestant
     from rulvar.conformance.soak.progress import Progress
 
 __all__ = ["Faults"]

@@ -12,13 +12,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.forked import ForkedChild
-from rulvar.conformance.soak.desk import Blow, Desk
+from rulvar.conformance.harness.forked_child import ForkedChild
+from rulvar.conformance.soak.client import Blow, Desk
 from rulvar.conformance.soak.history import FORKED, Recorder, now
 from rulvar.core.errors import StoreForkedError
 
 if TYPE_CHECKING:
-    from rulvar.conformance.soak.post import Post
+    from rulvar.conformance.soak.worker_config import Post
     from rulvar.core.records import Lease
     from rulvar.core.stores import Stores
 

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from rulvar.conformance.soak.ground import Ground
+    from rulvar.conformance.soak.coverage import Ground
+    from rulvar.conformance.soak.goals import Thin
     from rulvar.conformance.soak.plan import Plan
     from rulvar.conformance.soak.progress import Progress
-    from rulvar.conformance.soak.quorum import Thin
-    from rulvar.conformance.soak.verdict import Verdict
+    from rulvar.conformance.soak.results import Verdict
 
 __all__ = ["SoakReport"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from rulvar.conformance.harness.state import read_run
 from rulvar.conformance.soak.history import content_of
-from rulvar.conformance.state import read_run
 from rulvar.core.records import JournalRecord, JsonMembers, RunMeta
 from rulvar.core.wire import encode_meta, format_time, json_text
 

@@ -14,25 +14,25 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.soak.desk import Blow, Desk
+from rulvar.conformance.soak.client import Blow, Desk
+from rulvar.conformance.soak.dead_leases import Graveyard
 from rulvar.conformance.soak.forks import Forks
-from rulvar.conformance.soak.graveyard import Graveyard
 from rulvar.conformance.soak.history import FORKED, Recorder, now
-from rulvar.conformance.soak.keeper import Keeper
-from rulvar.conformance.soak.misfortune import WrongClock, block, stall
+from rulvar.conformance.soak.leases import Tenure, blow_of, inherit
+from rulvar.conformance.soak.local_faults import WrongClock, block, stall
 from rulvar.conformance.soak.orders import OrdersFile
-from rulvar.conformance.soak.tenures import Tenure, blow_of, inherit
-from rulvar.conformance.soak.trap import Trap
+from rulvar.conformance.soak.renewals import Keeper
+from rulvar.conformance.soak.self_stop import Trap
 from rulvar.core.errors import StoreBusyError
 from rulvar.core.records import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rulvar.conformance.soak.desk import Answer, Within
+    from rulvar.conformance.soak.client import Answer, Within
     from rulvar.conformance.soak.history import Operation
     from rulvar.conformance.soak.orders import Orders
-    from rulvar.conformance.soak.post import Post
+    from rulvar.conformance.soak.worker_config import Post
     from rulvar.core.stores import Stores
 
 __all__ = ["OPERATOR", "storm"]

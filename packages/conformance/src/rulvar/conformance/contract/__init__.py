@@ -1,0 +1,4 @@
+"""What is asked of a store: levels, clauses, and a check for each.
+
+`clauses` says what a clause is, `registry` lists them, and `claims` reads what a store declares.
+"""

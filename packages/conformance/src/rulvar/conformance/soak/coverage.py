@@ -1,0 +1,183 @@
+"""What of a pair can be stormed: its surfaces, and under which deaths each can be tried."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from rulvar.conformance.harness.children import Child
+from rulvar.conformance.harness.machine_clock import set_offset
+from rulvar.conformance.soak.plan import DEATHS, FATAL
+from rulvar.core.capabilities import (
+    has_fenced_journal,
+    has_fenced_transcripts,
+    has_lease_admin,
+    has_lease_batch,
+    has_lease_revival,
+    has_leases,
+    has_whole_run_delete,
+)
+from rulvar.core.errors import ConfigError, LeaseHeldError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rulvar.conformance.harness.actors import FullJournal
+    from rulvar.conformance.harness.store_under_test import Opener
+    from rulvar.conformance.soak.history import Operation
+    from rulvar.conformance.soak.plan import Death
+    from rulvar.core.stores import StorePair, Stores
+
+__all__ = ["ABOUT_LEASE", "Cell", "Ground", "survey", "with_clock"]
+
+Cell: TypeAlias = "tuple[Operation, Death]"
+"""A surface, and the kind of death under which it was tried."""
+
+_HOUR_MS = 3_600_000
+_TRULY = 1.5
+"""How many times to live are waited for, so that a lease has truly run out."""
+_PATIENCE_S = 20.0
+
+ABOUT_LEASE: frozenset[Operation] = frozenset({"renew", "renew_all", "release", "revive"})
+"""Their only argument is the lease, so it cannot be one of another run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What one pair offers to a storm.
+
+    ``surfaces`` take a lease; ``grants`` give one out by a run's id alone; ``clocked`` says
+    that leases live by the clock of the process that takes them.
+    """
+
+    surfaces: tuple[Operation, ...]
+    grants: tuple[Operation, ...]
+    notes: tuple[str, ...] = ()
+    clocked: bool = True
+
+    @property
+    def blobs(self) -> bool:
+        """Whether blobs are fenced."""
+        return "put_blob" in self.surfaces
+
+    @property
+    def deletes(self) -> tuple[Operation, ...]:
+        """The surfaces that end a run."""
+        return tuple(op for op in self.surfaces if op in {"delete", "delete_whole_run"})
+
+    @property
+    def seizes(self) -> bool:
+        """Whether an operator can take a live lease away."""
+        return "seize" in self.grants
+
+    @property
+    def revives(self) -> bool:
+        """Whether a lease that has run out can be revived."""
+        return "revive" in self.surfaces
+
+    @property
+    def fatal(self) -> tuple[Death, ...]:
+        """The deaths from which somebody takes over."""
+        return tuple(death for death in FATAL if death in self.deaths)
+
+    @property
+    def deaths(self) -> tuple[Death, ...]:
+        """Every kind of death that can occur here."""
+        missing = set() if self.seizes else {"seized"}
+        if not self.deletes:
+            missing.add("deleted")
+        if not self.clocked:
+            missing.add("clock")
+        return tuple(death for death in DEATHS if death not in missing)
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """Every surface with every death that it can be tried under."""
+        return tuple(
+            (op, death)
+            for op in self.surfaces
+            for death in self.deaths
+            if not (death == "foreign" and op in ABOUT_LEASE)
+        )
+
+
+def survey(stores: StorePair) -> Ground:
+    """Return what a pair offers. Raises `ConfigError` when it has no leases at all."""
+    journal, notes = stores.journal, []
+    if not has_leases(journal):
+        message = (
+            f"{type(journal).__name__} has no leases, so there is nothing to storm: a soak needs "
+            "acquire, renew and release, and an append that takes a lease"
+        )
+        raise ConfigError(message)
+    surfaces: list[Operation] = ["append", "renew", "release"]
+    grants: list[Operation] = ["acquire"]
+    if has_fenced_journal(journal):
+        surfaces += ["put_meta", "delete"]
+        if has_whole_run_delete(journal):
+            surfaces.append("delete_whole_run")
+    else:
+        notes.append("rows and deletion are left out: the journal store declares no fence on them")
+    if has_fenced_transcripts(stores.transcripts):
+        surfaces += ["put_blob", "delete_blob"]
+    else:
+        notes.append("blobs are left out: the transcript store declares no fence")
+    if has_lease_batch(journal):
+        surfaces.append("renew_all")
+    if has_lease_revival(journal):
+        surfaces.append("revive")
+    if has_lease_admin(journal):
+        surfaces.append("seize_over")
+        grants.append("seize")
+    else:
+        notes.append("nobody seizes a run: the store has no LeaseAdmin")
+    return Ground(tuple(surfaces), tuple(grants), tuple(notes))
+
+
+def with_clock(ground: Ground, opener: Opener, run_id: str, ttl_ms: int) -> Ground:
+    """Return the ground with what another process finds out about the store's clock.
+
+    A clock that is made wrong proves nothing where the store does not look at it: then no
+    tenure dies of one. The run leaves a tombstone.
+    """
+    child = Child()
+    patience = threading.Timer(_PATIENCE_S + ttl_ms * _TRULY / 1000, child.kill)
+    patience.start()
+    try:
+        child.open(opener)
+        if child.run(_believes, run_id, ttl_ms):
+            return ground
+    except Exception:  # noqa: BLE001 - the storm meets it as well, and judges it
+        return ground
+    finally:
+        patience.cancel()
+        child.end()
+    note = (
+        "nobody dies of a wrong clock: the leases do not go by the clock of the process that "
+        "takes them"
+    )
+    return replace(ground, clocked=False, notes=(*ground.notes, note))
+
+
+def _believes(stores: Stores, tell: Callable[[object], None], run_id: str, ttl_ms: int) -> bool:
+    """Return whether a lease that was taken an hour ahead outlives its true time."""
+    del tell
+    journal = cast("FullJournal", stores.journal)
+    set_offset(_HOUR_MS)
+    try:
+        lease = journal.acquire(run_id, "clock")
+    finally:
+        set_offset(0)
+    # True time must pass: whether the store goes by it is what is asked.
+    time.sleep(ttl_ms * _TRULY / 1000)
+    try:
+        lease = journal.acquire(run_id, "clock-true")
+    except LeaseHeldError:
+        return True
+    else:
+        return False
+    finally:
+        journal.release(lease)
+        journal.delete(run_id)

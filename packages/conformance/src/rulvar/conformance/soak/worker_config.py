@@ -1,0 +1,31 @@
+"""What a process of a storm is told when it begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import random
+
+    from rulvar.conformance.harness.store_under_test import Opener
+    from rulvar.conformance.soak.coverage import Ground
+    from rulvar.conformance.soak.plan import Plan
+
+__all__ = ["Post"]
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """One life of one process: where it reports, who it is, and what opens its store."""
+
+    plan: Plan
+    ground: Ground
+    folder: str
+    process: int
+    opener: Opener
+    life: int = 0
+
+    def choices(self) -> random.Random:
+        """Return the source of its choices."""
+        return self.plan.choices(self.process, self.life)
