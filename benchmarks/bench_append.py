@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 import apsw
 
-from rulvar.core.engine.bridge import Bridge
+from rulvar.core.engine.io.bridge import Bridge
 from rulvar.core.records import JournalRecord
 from rulvar.stores.sqlite.store import SqliteStore
 

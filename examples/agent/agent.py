@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 from rulvar.core import (
     Compaction,
     Context,
+    Continue,
     Done,
     Engine,
-    GoOn,
     StoreError,
     Workflow,
     assert_fenced_writes,
@@ -144,14 +144,14 @@ def _facts(messages: list[Message]) -> dict[str, object]:
 def agent_workflow(model: Model) -> Workflow:
     """Make the workflow of an agent over ``model``."""
 
-    async def turn(state: object, _number: int) -> GoOn[object] | Done[object]:
+    async def turn(state: object, _number: int) -> Continue[object] | Done[object]:
         messages = cast("list[Message]", state)
         said = await model.reply(messages)
         if "answer" in said:
             return Done(said["answer"])
         tool = TOOLS[str(said["tool"])]
         result = await asyncio.to_thread(tool, **cast("dict[str, str]", said["input"]))
-        return GoOn([*messages, said, {"role": "tool", "result": result}])
+        return Continue([*messages, said, {"role": "tool", "result": result}])
 
     def summarise(state: object, _turns: int) -> object:
         messages = cast("list[Message]", state)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.core import Done, Engine, GoOn, RetentionPolicy, workflow
+from rulvar.core import Continue, Done, Engine, RetentionPolicy, workflow
 from rulvar.core.stores import Stores
 from rulvar.core.testing import WatchedStores
 from rulvar.stores.sqlite import SqliteStore
@@ -27,7 +27,7 @@ TTL_MS = 100
 @workflow
 async def loop(ctx: Context) -> object:
     def turn(_state: object, number: int) -> object:
-        return Done("over") if number == 2 else GoOn(number)
+        return Done("over") if number == 2 else Continue(number)
 
     return (await ctx.turns("turns", turn, 0)).result
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.core import has_lease_admin, open_stores
-from rulvar.core.engine.process_identity import parse_owner
+from rulvar.core.engine.io.process_identity import parse_owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

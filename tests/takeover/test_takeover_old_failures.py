@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from rulvar.core import (
+    Continue,
     Done,
     Engine,
-    GoOn,
     RunMeta,
     Stores,
     SupersededError,
@@ -169,7 +169,7 @@ async def a_stale_terminal_row_cannot_strand_a_run(scene: Scene, fenced: bool) -
 
     # The successor dies. Whoever looks for work must find the run.
     scene.successor.around = dies
-    second.let_go()
+    second.detach()
     await second.wait()
     await successor.aclose()
     scene.takeover()
@@ -188,13 +188,13 @@ def agent(who: str, paid: Counter[int], reached: asyncio.Event) -> Workflow:
     """Make a loop of nine turns, as one process has it: two of them get stuck on their way."""
     stuck = {"stalled": 3, "successor": 6}.get(who)
 
-    async def turn(said: list[str], number: int) -> GoOn[object] | Done[object]:
+    async def turn(said: list[str], number: int) -> Continue[object] | Done[object]:
         if number == stuck:
             reached.set()
             await asyncio.Event().wait()
         paid[number] += 1
         said = [*said, f"{number} by {who}"]
-        return Done(said) if number == 8 else GoOn(said)
+        return Done(said) if number == 8 else Continue(said)
 
     @workflow(name="agent")
     async def loop(ctx: Context) -> object:
@@ -225,7 +225,7 @@ async def a_stale_checkpoint_cannot_take_a_boot_back(scene: Scene, fenced: bool)
         second = successor.start_resume("long-talk")
         await got_stuck["successor"].wait()
         scene.successor.around = dies
-        second.let_go()
+        second.detach()
         await second.wait()
         await successor.aclose()
         assert paid == {0: 1, 1: 1, 2: 2, 3: 1, 4: 1, 5: 1}

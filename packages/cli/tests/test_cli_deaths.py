@@ -135,7 +135,7 @@ async def main():
                 handle = engine.start(
                     getattr(flows, name), *map(int, args), run_id=run_id
                 )
-                handle.let_go()
+                handle.detach()
                 await handle.result()
 asyncio.run(main())
 """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 FLOWS = """
-from rulvar.core import Done, GoOn, workflow
+from rulvar.core import Done, Continue, workflow
 
 @workflow
 async def one(ctx):
@@ -27,7 +27,7 @@ async def one(ctx):
 @workflow
 async def loop(ctx):
     def turn(state, n):
-        return Done("over") if n == 2 else GoOn(n)
+        return Done("over") if n == 2 else Continue(n)
     return (await ctx.turns("turns", turn, 0)).result
 """
 

@@ -17,13 +17,18 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from rulvar.conformance.harness.machine_clock import true_now_ms
 from rulvar.core import Stores, SystemClock, open_stores
-from rulvar.core.engine import boot, control_calls, door, driver, git, ownership, steps, surfaces
-from rulvar.core.engine import turns as turn_loops
-from rulvar.core.engine.context import Context
-from rulvar.core.engine.control import Ending
-from rulvar.core.engine.replay import Answered
-from rulvar.core.engine.scope import unwrap
-from rulvar.core.engine.segment import Segment
+from rulvar.core.engine import driver
+from rulvar.core.engine.admin import run_admin
+from rulvar.core.engine.calls import git, steps
+from rulvar.core.engine.calls import turns as turn_loops
+from rulvar.core.engine.calls.context import Context
+from rulvar.core.engine.io import mutations
+from rulvar.core.engine.kernel.endings import Ending
+from rulvar.core.engine.kernel.replay import Answered
+from rulvar.core.engine.lease import ownership, writer
+from rulvar.core.engine.segment import begin
+from rulvar.core.engine.segment.lifecycle import Segment
+from rulvar.core.engine.segment.scope import unwrap
 from rulvar.core.errors import StoreBusyError
 from rulvar.core.journal import encode_entry
 from rulvar.core.records import TERMINAL_STATUSES
@@ -219,39 +224,39 @@ def open_forked_child_takes_the_log(home: Home) -> Stores:
 
 
 def open_row_before_settle(home: Home) -> Stores:
-    def settle(self: door.Door, draft: Any, meta: RunMeta) -> object:
+    def settle(self: writer.RunWriter, draft: Any, meta: RunMeta) -> object:
         self._put_meta(meta)
         entry = None if draft is None else self.append(draft)
         self._sealed = "it has settled"
         return entry
 
-    spoil(door.Door, "settle", settle)
+    spoil(writer.RunWriter, "settle", settle)
     return open_sound(home)
 
 
 def open_journal_deleted_first(home: Home) -> Stores:
-    def delete_run(self: surfaces.Surfaces, authority: Any, run_id: str) -> None:
+    def delete_run(self: mutations.FencedCalls, authority: Any, run_id: str) -> None:
         refs = list(self._transcripts.list_refs(run_id))
         self._journal.delete(run_id)
         for ref in refs:
             self._transcripts.delete(ref)
         del authority
 
-    spoil(surfaces.Surfaces, "delete_run", delete_run)
+    spoil(mutations.FencedCalls, "delete_run", delete_run)
     return open_sound(home)
 
 
 def open_blobs_never_deleted(home: Home) -> Stores:
-    def delete_run(self: surfaces.Surfaces, authority: Any, run_id: str) -> None:
+    def delete_run(self: mutations.FencedCalls, authority: Any, run_id: str) -> None:
         cast("Any", self._journal).delete(run_id, lease=authority)
 
-    spoil(surfaces.Surfaces, "delete_run", delete_run)
+    spoil(mutations.FencedCalls, "delete_run", delete_run)
     return open_sound(home)
 
 
 def open_deaths_not_told(home: Home) -> Stores:
     """A segment that comes after a death goes on as if its predecessor had settled."""
-    spoil(boot, "recover", lambda *_arguments, **_options: None)
+    spoil(begin, "recover", lambda *_arguments, **_options: None)
     return open_sound(home)
 
 
@@ -259,7 +264,7 @@ def open_epochs_fall(home: Home) -> Stores:
     def encode(entry: JournalEntry) -> bytes:
         return encode_entry(replace(entry, epoch=1_000 - (entry.epoch or 0)))
 
-    spoil(door, "encode_entry", encode)
+    spoil(writer, "encode_entry", encode)
     return open_sound(home)
 
 
@@ -272,7 +277,7 @@ def open_chance_not_recorded(home: Home) -> Stores:
 
 
 def open_settled_again(home: Home) -> Stores:
-    spoil(boot.RunState, "outcome", None)
+    spoil(begin.RunState, "outcome", None)
     record = driver._record
 
     def always(segment: Any, booted: Any, status: str, result: Any) -> None:
@@ -283,10 +288,10 @@ def open_settled_again(home: Home) -> Stores:
 
 
 def open_row_not_healed(home: Home) -> Stores:
-    over = boot.over
+    over = begin.over
 
     class Mute:
-        def __init__(self, inner: door.Door) -> None:
+        def __init__(self, inner: writer.RunWriter) -> None:
             self.run_id, self.epoch = inner.run_id, inner.epoch
 
         def put_meta(self, _meta: RunMeta) -> None:
@@ -295,8 +300,8 @@ def open_row_not_healed(home: Home) -> Stores:
     def unhealed(parts: Any, inner: Any, state: Any, last: Any) -> Any:
         return over(parts, cast("Any", Mute(inner)), state, last)
 
-    spoil(boot, "over", unhealed)
-    spoil(control_calls, "over", unhealed)
+    spoil(begin, "over", unhealed)
+    spoil(run_admin, "over", unhealed)
     return open_sound(home)
 
 
@@ -310,17 +315,17 @@ def open_checkpoint_misnamed(home: Home) -> Stores:
 
 def open_patch_lost(home: Home) -> Stores:
     """The patch of a worktree is taken away when its run has settled."""
-    settle = door.Door.settle
+    settle = writer.RunWriter.settle
 
-    def then_clear(self: door.Door, draft: Any, meta: RunMeta) -> object:
+    def then_clear(self: writer.RunWriter, draft: Any, meta: RunMeta) -> object:
         entry = settle(self, draft, meta)
         if meta.status in TERMINAL_STATUSES:
             for blob in self._reads.refs(self.run_id):
                 if "/patch/" in blob:
-                    self._surfaces.delete_blob(self.authority(), blob)
+                    self._mutations.delete_blob(self.authority(), blob)
         return entry
 
-    spoil(door.Door, "settle", then_clear)
+    spoil(writer.RunWriter, "settle", then_clear)
     return open_sound(home)
 
 
@@ -351,7 +356,7 @@ def open_few_checkpoints(home: Home) -> Stores:
 
 
 def open_lease_kept(home: Home) -> Stores:
-    spoil(ownership.OwnedRun, "release", lambda _self: None)
+    spoil(ownership.OwnedLease, "release", lambda _self: None)
     return open_sound(home)
 
 

@@ -475,7 +475,7 @@ def test_no_module_of_the_audit_calls_a_mutating_method_of_a_store() -> None:
 
 
 def test_the_rewriter_writes_through_the_door_alone() -> None:
-    assert mutations_called(rulvar.core.engine.repair) == {"put_meta": {"door"}}
+    assert mutations_called(rulvar.core.engine.repair) == {"put_meta": {"writer"}}
 
 
 def test_a_lease_is_no_part_of_a_report() -> None:

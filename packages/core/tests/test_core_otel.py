@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from rulvar.core.engine import Done, Engine, GoOn, workflow
+from rulvar.core.engine import Continue, Done, Engine, workflow
 from rulvar.core.errors import StoreBusyError, SupersededError
 from rulvar.core.events import Event
 from rulvar.core.otel import OpenTelemetryObserver
@@ -90,7 +90,7 @@ def later(answer: str) -> str:
 @workflow(name="work")
 async def work(ctx: Context) -> object:
     first = await ctx.step("first", later, "A")
-    turns = await ctx.turns("loop", lambda s, n: GoOn(s) if n == 0 else Done(s), first)
+    turns = await ctx.turns("loop", lambda s, n: Continue(s) if n == 0 else Done(s), first)
     try:
         await ctx.step("second", lambda: 1 / 0)
     except Exception:  # noqa: BLE001 - a step that failed

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.core.engine.ownership import OwnedRun
-from rulvar.core.engine.surfaces import LeaseCalls
+from rulvar.core.engine.io.mutations import LeaseApi
+from rulvar.core.engine.lease.ownership import OwnedLease
 from rulvar.core.errors import LeaseHeldError, OutcomeUnknownError, StoreBusyError, SupersededError
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
@@ -34,12 +34,12 @@ class Bench:
         stores = WatchedStores(
             Stores(self.store, self.store.transcripts()), around=self.around, without=without
         )
-        self.calls = LeaseCalls(stores)
+        self.calls = LeaseApi(stores)
         self.owned = self.take("me")
         self.clock.advance(self.store.lease_ttl_ms)
 
-    def take(self, owner: str) -> OwnedRun:
-        return OwnedRun.take(
+    def take(self, owner: str) -> OwnedLease:
+        return OwnedLease.take(
             self.calls, "r", owner, lease_ttl_ms=self.store.lease_ttl_ms, clock=self.clock
         )
 
@@ -71,7 +71,7 @@ def test_a_grant_of_the_same_owner_string_to_another_object_is_not_adopted(
 ) -> None:
     """Two segments would go on under one lease, and neither would notice."""
     bench = Bench(without)
-    others: list[OwnedRun] = []
+    others: list[OwnedLease] = []
 
     def another_first(perform: Callable[[], object]) -> object:
         others.append(bench.take("me"))

@@ -10,7 +10,7 @@ import pytest
 from replay_bench import ReplayBench
 
 from rulvar.core.engine import Engine, workflow
-from rulvar.core.engine.control_calls import reopen_run, would_reopen
+from rulvar.core.engine.admin.run_admin import reopen_run, would_reopen
 from rulvar.core.errors import ConfigError, RulvarError
 from rulvar.core.records import JournalRecord
 
@@ -97,16 +97,16 @@ def test_a_failed_child_is_retried_by_nobody_but_its_parent_until_that_one_has_e
             before = bench.state()
             for refused in (
                 lambda: engine.retry(child_id),
-                lambda: reopen_run(engine.parts, child_id),
-                lambda: would_reopen(engine.parts, child_id),
+                lambda: reopen_run(engine.runtime, child_id),
+                lambda: would_reopen(engine.runtime, child_id),
             ):
                 with pytest.raises(ConfigError, match="'r', its eldest ancestor"):
                     await refused()
             assert bench.state() == before
             assert (await engine.resume(child_id)).status == "error", "it is over: only told"
             await engine.cancel("r")
-            assert await would_reopen(engine.parts, child_id) == (True, "error")
-            assert await reopen_run(engine.parts, child_id) is None
+            assert await would_reopen(engine.runtime, child_id) == (True, "error")
+            assert await reopen_run(engine.runtime, child_id) is None
 
     asyncio.run(main())
 

@@ -146,7 +146,7 @@ async def seq_of_wait(engine: Engine, run_id: str, number: int) -> int:
     while True:
         found = [
             record.seq
-            for record in engine.parts.reads.load(run_id)
+            for record in engine.runtime.reads.load(run_id)
             if b'"kind":"external"' in record.payload and b'"ref"' not in record.payload
         ]
         if len(found) > number:

@@ -92,8 +92,8 @@ async def superseded(_engine: Engine, store: ReferenceStore) -> None:
     store.seize("r", "successor")
 
 
-async def let_go(engine: Engine, _store: ReferenceStore) -> None:
-    engine._live["r"].let_go()
+async def detach(engine: Engine, _store: ReferenceStore) -> None:
+    engine._live["r"].detach()
 
 
 async def cancelled(engine: Engine, _store: ReferenceStore) -> None:
@@ -118,7 +118,7 @@ async def failed(engine: Engine, _store: ReferenceStore) -> None:
     segment.fail(OSError("as the stores have it"))
 
 
-ENDINGS = [superseded, let_go, cancelled, deleted, failed]
+ENDINGS = [superseded, detach, cancelled, deleted, failed]
 
 
 class Beat:
@@ -296,7 +296,7 @@ async def main():
         handle = engine.start(swallows, run_id="s")
         await handle.began()
         await asyncio.sleep(0.05)
-        handle.let_go()
+        handle.detach()
         print((await handle.result()).status)
     going_on = False
     await asyncio.sleep(0.05)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.core.engine import workflow
-from rulvar.core.engine.builds import build_of
+from rulvar.core.engine.code.builds import build_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ TELL = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from {module} import flow
-from rulvar.core.engine.builds import build_of
+from rulvar.core.engine.code.builds import build_of
 print(build_of(flow.body))
 """
 
@@ -131,7 +131,7 @@ def test_sources_that_cannot_be_read_are_none(
     def fails(_module: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr("rulvar.core.engine.builds.files", fails)
+    monkeypatch.setattr("rulvar.core.engine.code.builds.files", fails)
     assert build_of(module.flow.body).startswith("sha256:")
     for name in [name for name in sys.modules if name.startswith("shop")]:
         del sys.modules[name]

@@ -91,7 +91,7 @@ def test_a_lost_run_touches_no_other(name: str, borrowed: bool, from_a_thread: b
             await engine.run(failing, run_id="failed")
             waiting = engine.start(other, run_id="waiting")
             await waiting.began()
-            waiting.let_go()
+            waiting.detach()
             await waiting.wait()
             live = engine.start(other, run_id="live")
             await live.began()

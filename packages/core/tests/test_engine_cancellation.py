@@ -476,7 +476,7 @@ def test_a_second_cancellation_still_waits_for_the_lease_to_be_given_back() -> N
                 await task
             assert store.list_leases(None, 9) == []
             handle = engine.start_resume("r")
-            handle.let_go()
+            handle.detach()
             assert (await handle.result()).status == "running"
 
     asyncio.run(main())

@@ -163,7 +163,7 @@ def test_a_superseded_parent_lets_a_child_go_that_its_body_holds_on_to() -> None
     family = Family()
 
     async def main() -> None:
-        in_child, let_go = asyncio.Event(), asyncio.Event()
+        in_child, detach = asyncio.Event(), asyncio.Event()
 
         async def slow() -> None:
             in_child.set()
@@ -176,7 +176,7 @@ def test_a_superseded_parent_lets_a_child_go_that_its_body_holds_on_to() -> None
         @workflow
         async def holds_on(ctx: Context) -> None:
             child = asyncio.ensure_future(ctx.child("c", careful))
-            while not let_go.is_set():
+            while not detach.is_set():
                 try:
                     await asyncio.shield(child)
                 except asyncio.CancelledError:
@@ -188,14 +188,14 @@ def test_a_superseded_parent_lets_a_child_go_that_its_body_holds_on_to() -> None
             await in_child.wait()
             child_id = family.child("c")
             family.store.seize("r", "successor")
-            [owned] = [one for one in engine.parts.keeper._kept if one.run_id == "r"]
+            [owned] = [one for one in engine.runtime.renewer._kept if one.run_id == "r"]
             await asyncio.to_thread(owned.renew)
             try:
                 with pytest.raises(SupersededError):
                     await asyncio.wait_for(handle.result(), 10)
                 assert family.store.get_lease(child_id) is None
             finally:
-                let_go.set()
+                detach.set()
         row = family.store.get_meta(child_id)
         assert row is not None
         assert row.status == "running", "it can be gone on with"

@@ -297,7 +297,7 @@ def test_fifty_orderly_stops_leave_the_count_at_nothing() -> None:
                 handle = engine.start(long, run_id="r")
                 await asyncio.wait_for(begun.wait(), 10)
                 if number % 2:
-                    handle.let_go()
+                    handle.detach()
                     assert (await handle.result()).status == "running"
             assert (bench.row.stopped, bench.row.status) == (number + 1, "running")
             assert bench.store.list_leases(None, 9) == []
@@ -399,7 +399,7 @@ def test_a_superseded_segment_writes_no_word_of_its_end() -> None:
             await begun.wait()
             bench.store.seize("r", "successor")
             frozen = bench.store.snapshot()
-            handle.let_go()
+            handle.detach()
             with pytest.raises(SupersededError):
                 await handle.result()
             assert bench.store.snapshot() == frozen

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from event_bench import WHOLE, Bench, all_of, told, two_steps
 
-from rulvar.core.engine import Done, Engine, GoOn, workflow
-from rulvar.core.engine.events import Hub
+from rulvar.core.engine import Continue, Done, Engine, workflow
+from rulvar.core.engine.io.event_bus import EventBus
 from rulvar.core.errors import ConfigError, StoreBusyError, SupersededError
 from rulvar.core.testing import WatchedStores
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.core.engine import Context, Event
-    from rulvar.core.engine.ownership import OwnedRun
+    from rulvar.core.engine.lease.ownership import OwnedLease
     from rulvar.core.records import Lease
     from rulvar.core.testing import StoreCall
 
@@ -94,8 +94,8 @@ def test_a_reader_that_waits_is_woken_from_another_thread(bench: Bench) -> None:
             stream = engine.events()
             reading = asyncio.create_task(anext(stream))
             await asyncio.sleep(0)
-            hub = engine.parts.hub
-            thread = threading.Thread(target=lambda: hub.tell("r", 0, "lease.renewed"))
+            hub = engine.runtime.bus
+            thread = threading.Thread(target=lambda: hub.emit("r", 0, "lease.renewed"))
             thread.start()
             event = await asyncio.wait_for(reading, 10)
             thread.join()
@@ -117,7 +117,7 @@ def test_two_readers_of_one_stream_are_refused_and_a_cancelled_one_is_forgotten(
             first.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await first
-            engine.parts.hub.tell("r", 0, "kept")
+            engine.runtime.bus.emit("r", 0, "kept")
             assert (await anext(stream)).kind == "kept"
             await stream.aclose()
             assert await all_of(stream) == []
@@ -126,14 +126,14 @@ def test_two_readers_of_one_stream_are_refused_and_a_cancelled_one_is_forgotten(
 
 
 def test_a_stream_that_nobody_has_any_more_is_forgotten(bench: Bench) -> None:
-    hub = Hub(bench.clock, ())
+    hub = EventBus(bench.clock, ())
     stream = hub.stream(None, buffer=1)
-    hub.tell("r", 0, "kept")
+    hub.emit("r", 0, "kept")
     kept = list(hub._streams)
     assert len(kept) == 1
     del stream
     gc.collect()
-    hub.tell("r", 0, "unheard")
+    hub.emit("r", 0, "unheard")
     assert list(hub._streams) == []
 
 
@@ -141,7 +141,7 @@ def test_nobody_listens_and_nothing_is_made(bench: Bench, monkeypatch: pytest.Mo
     def made(**_facts: object) -> Event:
         pytest.fail("an event was made for nobody")
 
-    monkeypatch.setattr("rulvar.core.engine.events.Event", made)
+    monkeypatch.setattr("rulvar.core.engine.io.event_bus.Event", made)
 
     async def main() -> str:
         async with Engine(bench.pair, clock=bench.clock) as engine:
@@ -165,7 +165,7 @@ def test_a_buffer_that_cannot_work_is_refused(bench: Bench, buffer: int) -> None
 
 def test_a_renewal_says_how_long_the_store_took(bench: Bench) -> None:
     heard: list[Event] = []
-    kept: list[set[OwnedRun]] = []
+    kept: list[set[OwnedLease]] = []
 
     @workflow
     async def renewing(ctx: Context) -> None:
@@ -177,7 +177,7 @@ def test_a_renewal_says_how_long_the_store_took(bench: Bench) -> None:
 
     async def main() -> None:
         async with Engine(bench.pair, clock=bench.clock, observer=heard.append) as engine:
-            kept.append(engine.parts.keeper._kept)
+            kept.append(engine.runtime.renewer._kept)
             await engine.run(renewing)
 
     asyncio.run(main())
@@ -210,7 +210,7 @@ def test_a_refused_write_is_told_by_mutation_and_the_loss_by_reason(
 
     @workflow
     async def work(ctx: Context) -> None:
-        await ctx.turns("loop", lambda _s, n: GoOn(n) if n < 2 else Done(n), 0)
+        await ctx.turns("loop", lambda _s, n: Continue(n) if n < 2 else Done(n), 0)
 
     async def main() -> None:
         watched = WatchedStores(bench.pair, around=around)
@@ -229,7 +229,7 @@ def test_a_refused_write_is_told_by_mutation_and_the_loss_by_reason(
 
 def test_a_refused_renewal_is_told(bench: Bench) -> None:
     heard: list[Event] = []
-    kept: list[set[OwnedRun]] = []
+    kept: list[set[OwnedLease]] = []
 
     @workflow
     async def superseded(ctx: Context) -> None:
@@ -243,7 +243,7 @@ def test_a_refused_renewal_is_told(bench: Bench) -> None:
 
     async def main() -> None:
         async with Engine(bench.pair, clock=bench.clock, observer=heard.append) as engine:
-            kept.append(engine.parts.keeper._kept)
+            kept.append(engine.runtime.renewer._kept)
             with pytest.raises(SupersededError):
                 await engine.run(superseded, run_id="r")
 

@@ -329,14 +329,14 @@ def test_a_body_that_never_obeys_is_left_behind(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("rulvar.core.engine.driver._CANCEL_EVERY_SECONDS", 0.01)
     store, stores, clock = bench()
     takeover = Takeover(store, key_is("b"))
-    let_go = False
+    detach = False
 
     @workflow
     async def deaf(ctx: Context) -> object:
         try:
             await ctx.step("b", lambda: 1)
         finally:
-            while not let_go:
+            while not detach:
                 try:
                     await asyncio.Event().wait()
                 except asyncio.CancelledError:
@@ -344,10 +344,10 @@ def test_a_body_that_never_obeys_is_left_behind(monkeypatch: pytest.MonkeyPatch)
         return "fine"
 
     async def main() -> None:
-        nonlocal let_go
+        nonlocal detach
         with pytest.raises(SupersededError):
             await start(WatchedStores(stores, around=takeover), clock, deaf)
-        let_go = True
+        detach = True
 
     asyncio.run(main())
     assert store.snapshot() == takeover.snapshot

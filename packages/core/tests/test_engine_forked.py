@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.core.engine import Engine, Worker, workflow
-from rulvar.core.engine.segment import inside
+from rulvar.core.engine.segment.lifecycle import current_segment
 from rulvar.core.store_life import StoreLife
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ReferenceStore, reference_stores
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from rulvar.core.engine import Context, RunHandle
-    from rulvar.core.engine.events import EventStream
+    from rulvar.core.engine.io.event_bus import EventStream
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here"),
@@ -166,7 +166,7 @@ def test_every_call_of_a_parents_engine_is_refused_at_once_in_a_child() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", ["let_go", "drain", "events", "start"])
+@pytest.mark.parametrize("call", ["detach", "drain", "events", "start"])
 def test_so_is_what_is_no_coroutine(call: str) -> None:
     def play(used: Used) -> None:
         async def main() -> None:
@@ -184,9 +184,9 @@ def test_a_fork_while_every_lock_of_the_engine_is_held_is_refused_as_well() -> N
     """The child has the locks as they were, and no thread that would ever open them."""
 
     def play(used: Used) -> None:
-        parts = used.engine.parts
-        held = (parts.bridge._lock, parts.keeper._changed, used.engine._starting)
-        for lock in (*held, parts.hub._changing):
+        runtime = used.engine.runtime
+        held = (runtime.bridge._lock, runtime.renewer._changed, used.engine._starting)
+        for lock in (*held, runtime.bus._changing):
             with lock:
                 for name in ("run", "resume", "worker", "event", "result"):
                     words = in_child(asks(used, name))
@@ -202,7 +202,7 @@ def test_a_child_makes_an_engine_of_its_own() -> None:
     def own() -> str:
         async def main() -> str:
             async with Engine(reference_stores(), [quick]) as engine:
-                return f"{inside()} {(await engine.run(quick, run_id='r')).value}"
+                return f"{current_segment()} {(await engine.run(quick, run_id='r')).value}"
 
         return asyncio.run(main())
 

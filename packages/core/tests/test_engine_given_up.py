@@ -190,7 +190,7 @@ def test_what_is_given_up_last_is_journalled_before_the_run_settles() -> None:
 
 @pytest.mark.slow
 def test_a_call_that_is_not_given_up_again_blocks_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rulvar.core.engine.frames._WAIT_LONGER_MS", 50)
+    monkeypatch.setattr("rulvar.core.engine.segment.frames._WAIT_LONGER_MS", 50)
     bench = ReplayBench()
     patient = [False]
 

@@ -13,8 +13,8 @@ import pytest
 
 from rulvar.core.engine import (
     Compaction,
+    Continue,
     Engine,
-    GoOn,
     RetryPolicy,
     SegmentEnded,
     Worker,
@@ -116,12 +116,12 @@ async def in_an_async_turn(ctx: Context, kind: str) -> object:
 
 async def when_asked_to_compact(ctx: Context, kind: str) -> object:
     compact = Compaction(when=lambda _s, _n: throw(kind), make=lambda state, _n: state)
-    return await ctx.turns("s", lambda state, _n: GoOn(state), 0, compact=compact)
+    return await ctx.turns("s", lambda state, _n: Continue(state), 0, compact=compact)
 
 
 async def while_it_compacts(ctx: Context, kind: str) -> object:
     compact = Compaction(when=lambda _s, _n: True, make=lambda _s, _n: throw(kind))
-    return await ctx.turns("s", lambda state, _n: GoOn(state), 0, compact=compact)
+    return await ctx.turns("s", lambda state, _n: Continue(state), 0, compact=compact)
 
 
 CALLS = [

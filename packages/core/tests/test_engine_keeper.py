@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.core.engine import Engine, workflow
-from rulvar.core.engine.watch import LoopWatch
+from rulvar.core.engine.lease.watch import LoopWatch
 from rulvar.core.errors import ConfigError, StoreBusyError, SupersededError
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ReferenceStore, WatchedStores
@@ -312,7 +312,7 @@ def test_time_in_which_nobody_looked_says_nothing_about_a_loop(
 ) -> None:
     """The process was stopped for an hour between two looks."""
     now = [1000.0]
-    monkeypatch.setattr("rulvar.core.engine.watch.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rulvar.core.engine.lease.watch.time.monotonic", lambda: now[0])
     loop = asyncio.new_event_loop()
     watch = LoopWatch(loop, patience=3.0)
     assert watch.silence() == 0

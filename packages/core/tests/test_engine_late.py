@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.core.audit import reconcile_run_meta
-from rulvar.core.engine import Compaction, Done, Engine, GoOn, RetryPolicy, SegmentEnded, workflow
+from rulvar.core.engine import (
+    Compaction,
+    Continue,
+    Done,
+    Engine,
+    RetryPolicy,
+    SegmentEnded,
+    workflow,
+)
 from rulvar.core.errors import StoreFullError, SupersededError
 from rulvar.core.journal import read_journal
 from rulvar.core.stores import Stores
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from rulvar.core.engine import Context
-    from rulvar.core.engine.bridge import Bridge
+    from rulvar.core.engine.io.bridge import Bridge
     from rulvar.core.testing import StoreCall
 
 
@@ -35,7 +43,7 @@ def bench() -> tuple[ReferenceStore, Stores, ManualClock]:
 def lose(store: ReferenceStore, engine: Engine) -> None:
     """Let a successor take the run, and the keeper notice it at once."""
     store.seize("r", "successor")
-    [owned] = [owned for owned in engine.parts.keeper._kept if owned.run_id == "r"]
+    [owned] = [owned for owned in engine.runtime.renewer._kept if owned.run_id == "r"]
     owned.renew()
 
 
@@ -60,12 +68,12 @@ def test_a_step_that_waits_for_a_thread_does_not_begin_after_the_loss(blocked: b
             await inner.step("waits", ran.append, 1)
 
         async def loses(_inner: Context) -> None:
-            while engine.parts.step_threads._unfinished < 4:  # noqa: ASYNC110 - nothing tells
+            while engine.runtime.step_threads._unfinished < 4:  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0)
             lose(store, engine)
             if blocked:  # the cancellation does not reach the branches: only the check is left
                 go.set()
-                pass_over(engine.parts.step_threads, 0)
+                pass_over(engine.runtime.step_threads, 0)
 
         await ctx.parallel("p", [first, waits, waits, waits, loses])
 
@@ -77,7 +85,7 @@ def test_a_step_that_waits_for_a_thread_does_not_begin_after_the_loss(blocked: b
             with pytest.raises(SupersededError):
                 await engine.run(crowd, run_id="r")
             go.set()
-            await asyncio.to_thread(pass_over, engine.parts.step_threads, 0)
+            await asyncio.to_thread(pass_over, engine.runtime.step_threads, 0)
 
     asyncio.run(main())
     assert ran == []
@@ -156,7 +164,7 @@ def test_a_shielded_loop_makes_no_summary_after_the_loss() -> None:
     @workflow
     async def long(ctx: Context) -> None:
         compaction = Compaction(when=lambda _s, _n: True, make=lambda _s, n: made.append(n))
-        await hold_on(ctx.turns("t", lambda _s, n: GoOn(n), 0, compact=compaction))
+        await hold_on(ctx.turns("t", lambda _s, n: Continue(n), 0, compact=compaction))
 
     engine: Engine
 
@@ -199,7 +207,7 @@ def test_a_loss_that_is_noticed_while_a_segment_begins_runs_no_dangling_step() -
         async with Engine(WatchedStores(stores, around=around), [long], clock=clock) as engine:
             handle = engine.start(long, run_id="r")
             await began.wait()
-            handle.let_go()
+            handle.detach()
             await handle.result()
             with pytest.raises(SupersededError):
                 await asyncio.wait_for(engine.resume("r"), 10)
@@ -259,7 +267,7 @@ def test_an_entry_that_waits_for_its_turn_is_not_journalled_after_the_end() -> N
         async with Engine(watched, [both], clock=clock) as engine:
             handle = engine.start(both, run_id="r")
             await asyncio.to_thread(reached.wait, 10)
-            handle.let_go()
+            handle.detach()
             for _ in range(5):
                 await asyncio.sleep(0)
             go_on.set()
@@ -342,7 +350,7 @@ def test_a_refusal_under_the_callers_lease_is_known_though_the_call_was_given_up
 
     @workflow
     async def impatient(ctx: Context) -> str:
-        loop = asyncio.create_task(ctx.turns("t", lambda _s, n: GoOn(n), 0))
+        loop = asyncio.create_task(ctx.turns("t", lambda _s, n: Continue(n), 0))
         await asyncio.to_thread(refused.wait, 10)
         loop.cancel()
         given_up.set()
@@ -372,7 +380,7 @@ def test_a_loss_while_a_cancel_from_inside_is_on_its_way_is_no_exception_to_user
 
     @workflow
     async def cancels(_ctx: Context) -> None:
-        bridge = engine.parts.bridge
+        bridge = engine.runtime.bridge
         call = bridge.call
 
         async def lost_first(function: Callable[[], object], **options: object) -> object:

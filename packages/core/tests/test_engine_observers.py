@@ -79,8 +79,8 @@ def test_an_observer_that_raises_is_logged_and_hurts_nobody(
 def test_an_observer_that_blocks_keeps_no_run_and_no_renewal_waiting(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("rulvar.core.engine.events._CLOSE_SECONDS", 0.05)
-    monkeypatch.setattr("rulvar.core.engine.events._OBSERVER_BUFFER", 4)
+    monkeypatch.setattr("rulvar.core.engine.io.event_bus._CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("rulvar.core.engine.io.event_bus._OBSERVER_BUFFER", 4)
     inside, free, done = threading.Event(), threading.Event(), threading.Event()
     heard: list[Event] = []
 

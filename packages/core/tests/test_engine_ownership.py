@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.core.engine import Context, Event, RunOutcome, Workflow
-    from rulvar.core.engine.ownership import OwnedRun
+    from rulvar.core.engine.lease.ownership import OwnedLease
     from rulvar.core.testing import StoreCall
 
 WITHOUT: list[tuple[str, ...]] = [(), ("revive",)]
@@ -48,7 +48,7 @@ class Bench:
         self.sleep_before: Callable[[StoreCall], bool] = lambda call: b'"ref":1' in call.payload
         self.instead: dict[str, Callable[[Callable[[], object]], object]] = {}
         self.slept = False
-        self.kept: set[OwnedRun] = set()
+        self.kept: set[OwnedLease] = set()
 
         @workflow
         async def steps(ctx: Context) -> list[str]:
@@ -74,7 +74,7 @@ class Bench:
         async with Engine(
             self.stores, [self.workflow], clock=self.clock, observer=self.events.append
         ) as engine:
-            self.kept = engine.parts.keeper._kept
+            self.kept = engine.runtime.renewer._kept
             return await engine.run(self.workflow, run_id="r", lease=lease)
 
     def methods(self) -> list[str]:
@@ -126,7 +126,7 @@ def test_a_process_that_sleeps_before_it_has_read_anything_goes_on() -> None:
             row = bench.store.get_meta("r")
             assert row is not None
             bench.store.put_meta(replace(row, status="running"))
-            bench.kept = engine.parts.keeper._kept
+            bench.kept = engine.runtime.renewer._kept
             bench.slept = False
             bench.ran.clear()
             return await engine.resume("r")

@@ -11,7 +11,7 @@ from engine_retention_bench import Bench
 
 from rulvar.core.audit import audit_run
 from rulvar.core.engine import Engine, workflow
-from rulvar.core.engine.turns import Compaction, Done, GoOn
+from rulvar.core.engine.calls.turns import Compaction, Continue, Done
 from rulvar.core.errors import (
     ConfigError,
     JournalCompatibilityError,
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from rulvar.core.testing import StoreCall
 
 
-def turn(state: object, number: int) -> GoOn[object] | Done[object]:
-    return Done("over") if number == 3 else GoOn([state, number])
+def turn(state: object, number: int) -> Continue[object] | Done[object]:
+    return Done("over") if number == 3 else Continue([state, number])
 
 
-def breaks(state: object, number: int) -> GoOn[object]:
+def breaks(state: object, number: int) -> Continue[object]:
     if number == 2:
         message = "it breaks"
         raise ValueError(message)
-    return GoOn(state)
+    return Continue(state)
 
 
 @workflow
@@ -121,11 +121,11 @@ def test_what_a_failed_try_left_is_pruned_once_its_retry_is_complete() -> None:
     bench = Bench()
     broken = True
 
-    def fails(state: object, number: int) -> GoOn[object] | Done[object]:
+    def fails(state: object, number: int) -> Continue[object] | Done[object]:
         if number == 4 and broken:
             message = "it breaks"
             raise ValueError(message)
-        return Done("over") if number == 5 else GoOn([state, number])
+        return Done("over") if number == 5 else Continue([state, number])
 
     @workflow
     async def retried(ctx: Context) -> object:

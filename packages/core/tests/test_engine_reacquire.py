@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.core.engine import Engine, workflow
-from rulvar.core.engine.ownership import OwnedRun
-from rulvar.core.engine.surfaces import LeaseCalls
+from rulvar.core.engine.io.mutations import LeaseApi
+from rulvar.core.engine.lease.ownership import OwnedLease
 from rulvar.core.errors import LeaseHeldError, StoreBusyError, SupersededError
 from rulvar.core.journal import JournalEntry, encode_entry, read_journal
 from rulvar.core.records import JournalRecord
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.core.engine import Context
-    from rulvar.core.engine.authority import Authority
+    from rulvar.core.engine.kernel.authority import Authority
     from rulvar.core.testing import StoreCall
 
 
 def test_nobody_is_handed_a_lease_while_it_is_being_checked() -> None:
     clock = ManualClock()
     store = ReferenceStore(clock=clock)
-    calls = LeaseCalls(Stores(store, store.transcripts()))
-    owned = OwnedRun.take(calls, "r", "me", lease_ttl_ms=store.lease_ttl_ms, clock=clock)
+    calls = LeaseApi(Stores(store, store.transcripts()))
+    owned = OwnedLease.take(calls, "r", "me", lease_ttl_ms=store.lease_ttl_ms, clock=clock)
     first = owned.lease
     answers: list[Authority] = []
     asks = threading.Thread(target=lambda: answers.append(owned.authority()))
@@ -52,8 +52,8 @@ def test_nobody_is_handed_a_lease_while_it_is_being_checked() -> None:
 def test_the_first_loss_is_the_answer_to_every_later_question() -> None:
     clock = ManualClock()
     store = ReferenceStore(clock=clock)
-    calls = LeaseCalls(Stores(store, store.transcripts()))
-    owned = OwnedRun.take(calls, "r", "me", lease_ttl_ms=store.lease_ttl_ms, clock=clock)
+    calls = LeaseApi(Stores(store, store.transcripts()))
+    owned = OwnedLease.take(calls, "r", "me", lease_ttl_ms=store.lease_ttl_ms, clock=clock)
     told: list[SupersededError] = []
     owned.on_loss = told.append
     store.seize("r", "successor")
@@ -116,7 +116,7 @@ def test_what_was_read_before_the_run_was_taken_again_decides_nothing() -> None:
             record = JournalRecord(seq=answered.seq, payload=encode_entry(answered))
             store.append("r", record)
             clock.advance(store.lease_ttl_ms)
-            [owned] = engine.parts.keeper._kept
+            [owned] = engine.runtime.renewer._kept
             assert owned.renew(), "the keeper takes the run again"
         return answer
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.core.engine import Engine, workflow
-from rulvar.core.engine.ownership import OwnedRun
-from rulvar.core.engine.surfaces import LeaseCalls
+from rulvar.core.engine.io.mutations import LeaseApi
+from rulvar.core.engine.lease.ownership import OwnedLease
 from rulvar.core.errors import LeaseHeldError, StoreBusyError, StoreError, SupersededError
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
@@ -91,9 +91,9 @@ def test_a_lease_that_ran_out_while_renewals_were_busy_is_lost_to_a_successor_al
     assert bench.busy_tries == 6
 
 
-def owned_over(store: ReferenceStore, clock: ManualClock) -> OwnedRun:
-    calls = LeaseCalls(Stores(store, store.transcripts()))
-    return OwnedRun.take(calls, "r", "me", lease_ttl_ms=store.lease_ttl_ms, clock=clock)
+def owned_over(store: ReferenceStore, clock: ManualClock) -> OwnedLease:
+    calls = LeaseApi(Stores(store, store.transcripts()))
+    return OwnedLease.take(calls, "r", "me", lease_ttl_ms=store.lease_ttl_ms, clock=clock)
 
 
 def test_a_run_that_was_given_back_is_not_taken_again_by_a_late_renewal() -> None:
@@ -103,13 +103,13 @@ def test_a_run_that_was_given_back_is_not_taken_again_by_a_late_renewal() -> Non
     owned = owned_over(store, clock)
     clock.advance(store.lease_ttl_ms)
 
-    def let_go(*_: object, **__: object) -> None:
+    def detach(*_: object, **__: object) -> None:
         """Come between the refusal of the renewal and what it leads to."""
         segment = threading.Thread(target=owned.release)
         segment.start()
         segment.join()
 
-    owned.tell = let_go
+    owned.emit = detach
     before = store.snapshot()
     assert not owned.renew()
     assert store.snapshot() == before
@@ -153,7 +153,7 @@ def test_what_was_read_before_the_run_was_taken_again_decides_nothing() -> None:
     """Between row and journal the lease runs out, somebody without one changes the row."""
     clock = ManualClock()
     store = ReferenceStore(clock=clock)
-    kept: set[OwnedRun] = set()
+    kept: set[OwnedLease] = set()
 
     def around(call: StoreCall, perform: Callable[[], object]) -> object:
         nonlocal kept
@@ -178,7 +178,7 @@ def test_what_was_read_before_the_run_was_taken_again_decides_nothing() -> None:
         async with Engine(stores, [asks], clock=clock) as engine:
             await engine.run(asks, run_id="r")
             nonlocal kept
-            kept = engine.parts.keeper._kept
+            kept = engine.runtime.renewer._kept
             return await engine.resume("r")
 
     outcome = asyncio.run(main())

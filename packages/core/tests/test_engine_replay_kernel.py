@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.core.engine.replay import (
+from rulvar.core.engine.kernel.replay import (
     Answered,
     Call,
     Dangling,
@@ -22,7 +22,7 @@ from rulvar.core.journal import GIVEN_UP, RETRY, Calls, JournalEntry
 from rulvar.core.journal.calls import branch_scope, maker_of
 
 if TYPE_CHECKING:
-    from rulvar.core.engine.replay import (
+    from rulvar.core.engine.kernel.replay import (
         Decision,
     )
 

@@ -9,8 +9,8 @@ import pytest
 from replay_bench import ReplayBench
 
 from rulvar.core.engine import Engine, Worker, workflow
-from rulvar.core.engine.control_calls import reopen_run, would_reopen
-from rulvar.core.engine.control_calls import retry as reopen
+from rulvar.core.engine.admin.run_admin import reopen_run, would_reopen
+from rulvar.core.engine.admin.run_admin import retry as reopen
 from rulvar.core.errors import StepFailedError
 
 if TYPE_CHECKING:
@@ -198,13 +198,13 @@ def test_a_retry_that_died_before_its_row_is_finished_by_the_next() -> None:
             assert (await engine.run(body, run_id="r")).status == "error"
             row = bench.store.get_meta("r")
             assert row is not None
-            assert await reopen_run(engine.parts, "r") is None
+            assert await reopen_run(engine.runtime, "r") is None
             journalled = bench.store.load("r")
             bench.store.put_meta(row)  # as a kill between the two writes leaves it
-            assert await would_reopen(engine.parts, "r") == (True, "error")
-            assert await reopen_run(engine.parts, "r") is None
+            assert await would_reopen(engine.runtime, "r") == (True, "error")
+            assert await reopen_run(engine.runtime, "r") is None
             assert bench.store.load("r") == journalled, "it is journalled once"
-            assert await would_reopen(engine.parts, "r") == (False, "suspended")
+            assert await would_reopen(engine.runtime, "r") == (False, "suspended")
             bench.well = True
             report = await Worker(engine).run(until_idle=True)
             assert report.outcomes == {"ok": 1}
@@ -223,7 +223,7 @@ def test_a_retry_that_is_only_journalled_reopens_the_run_for_workers() -> None:
     bench.well = True
 
     async def ask(engine: Engine) -> None:
-        await engine._briefly("r", None, reopen)
+        await engine._with_short_lease("r", None, reopen)
 
     async def look() -> None:
         async with Engine(bench.stores(), clock=bench.clock) as engine:  # without any code

@@ -270,7 +270,7 @@ import asyncio, sys, warnings
 warnings.simplefilter("ignore")
 sys.modules["jsonschema"] = None
 from rulvar.core import ConfigError, Engine, MemoryStores, workflow
-from rulvar.core.engine.schemas import check_resolution
+from rulvar.core.engine.kernel.schemas import check_resolution
 from rulvar.core.journal import JournalEntry
 
 @workflow

@@ -1,4 +1,4 @@
-"""The door by itself: one append at a time, and nothing after the seal."""
+"""The writer by itself: one append at a time, and nothing after the seal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rulvar.core.engine import ownership
-from rulvar.core.engine.control import SegmentEnded
-from rulvar.core.engine.door import Door
-from rulvar.core.engine.ownership import BorrowedRun
-from rulvar.core.engine.reads import Reads
-from rulvar.core.engine.surfaces import Surfaces
+from rulvar.core.engine.io.mutations import FencedCalls
+from rulvar.core.engine.io.reads import Reads
+from rulvar.core.engine.kernel.endings import SegmentEnded
+from rulvar.core.engine.lease import ownership
+from rulvar.core.engine.lease.ownership import ExternalLease
+from rulvar.core.engine.lease.writer import RunWriter
 from rulvar.core.errors import LeaseHeldError, SupersededError
 from rulvar.core.journal import JournalEntry
 from rulvar.core.records import RunMeta
@@ -32,15 +32,15 @@ def draft(key: str) -> JournalEntry:
 
 
 class Bench:
-    """A door whose append of ``slow`` hangs in the store until it may go on."""
+    """A writer whose append of ``slow`` hangs in the store until it may go on."""
 
     def __init__(self) -> None:
         self.store = ReferenceStore()
         self.in_store, self.go_on = threading.Event(), threading.Event()
         stores = WatchedStores(Stores(self.store, self.store.transcripts()), around=self.around)
         lease = self.store.acquire("r", "me")
-        self.door = Door(Surfaces(stores), Reads(stores), "r", BorrowedRun(lease))
-        self.door.arm((), None, None)
+        self.writer = RunWriter(FencedCalls(stores), Reads(stores), "r", ExternalLease(lease))
+        self.writer.record_read_state((), None, None)
 
     def around(self, call: StoreCall, perform: Callable[[], object]) -> object:
         if b'"key":"slow"' in call.payload:
@@ -50,7 +50,7 @@ class Bench:
 
     def behind(self, act: Callable[[], object]) -> list[bytes]:
         """Do something while an append hangs, let it land, and return the journal."""
-        slow = threading.Thread(target=self.door.append, args=(draft("slow"),))
+        slow = threading.Thread(target=self.writer.append, args=(draft("slow"),))
         slow.start()
         assert self.in_store.wait(10)
         began = threading.Event()
@@ -72,13 +72,13 @@ class Bench:
 
 def test_a_second_append_waits_for_the_one_in_flight() -> None:
     bench = Bench()
-    payloads = bench.behind(lambda: bench.door.append(draft("quick")))
+    payloads = bench.behind(lambda: bench.writer.append(draft("quick")))
     assert [b'"slow"' in payload for payload in payloads] == [True, False]
 
 
 def test_the_settle_waits_for_the_append_in_flight() -> None:
     bench = Bench()
-    payloads = bench.behind(lambda: bench.door.settle(draft("settle"), ROW))
+    payloads = bench.behind(lambda: bench.writer.settle(draft("settle"), ROW))
     assert b'"slow"' in payloads[0]
     assert b'"settle"' in payloads[1]
     assert bench.store.get_meta("r") == ROW
@@ -86,27 +86,27 @@ def test_the_settle_waits_for_the_append_in_flight() -> None:
 
 def test_the_end_waits_for_the_append_in_flight() -> None:
     bench = Bench()
-    assert len(bench.behind(lambda: bench.door.close_for("it was asked to stop"))) == 1
+    assert len(bench.behind(lambda: bench.writer.close_for("it was asked to stop"))) == 1
 
 
 @pytest.mark.parametrize("seal", ["settle", "close", "delete"])
 def test_nothing_passes_a_sealed_door(seal: str) -> None:
     bench = Bench()
-    door = bench.door
+    writer = bench.writer
     if seal == "settle":
-        door.settle(draft("settle"), ROW)
+        writer.settle(draft("settle"), ROW)
     elif seal == "close":
-        door.close_for("it was asked to stop")
+        writer.close_for("it was asked to stop")
     else:
-        door.delete_run()
+        writer.delete_run()
     before = bench.store.snapshot()
     late: list[Callable[[], object]] = [
-        lambda: door.append(draft("late")),
-        lambda: door.put_meta(ROW),
-        lambda: door.put_blob("r/late", b""),
-        lambda: door.delete_blob("r/late"),
-        lambda: door.settle(draft("late"), ROW),
-        door.delete_run,
+        lambda: writer.append(draft("late")),
+        lambda: writer.put_meta(ROW),
+        lambda: writer.put_blob("r/late", b""),
+        lambda: writer.delete_blob("r/late"),
+        lambda: writer.settle(draft("late"), ROW),
+        writer.delete_run,
     ]
     for call in late:
         with pytest.raises(SegmentEnded):
@@ -118,7 +118,7 @@ def test_a_borrowed_run_that_two_threads_find_lost_is_lost_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = ReferenceStore()
-    run = BorrowedRun(store.acquire("r", "me"))
+    run = ExternalLease(store.acquire("r", "me"))
     told: list[SupersededError] = []
     run.on_loss = told.append
     refusal = LeaseHeldError(run_id="r", reason="superseded", offered=run.lease)

@@ -246,7 +246,7 @@ def test_a_cancel_counts_also_while_a_run_is_being_let_go() -> None:
         async with Engine(stores, [slow], clock=clock) as engine:
             handle = engine.start(slow, run_id="r")
             await began.wait()
-            handle.let_go()
+            handle.detach()
             cancelled = asyncio.create_task(handle.cancel())
             asyncio.get_running_loop().call_soon(leave.set)
             return (await cancelled).status

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.core.engine import Engine, RetryPolicy, workflow
-from rulvar.core.engine.replay import Replay
+from rulvar.core.engine.kernel.replay import Replay
 from rulvar.core.errors import ConfigError, NonDeterminismError, StepFailedError, SupersededError
 from rulvar.core.journal import read_journal
 from rulvar.core.stores import Stores
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from rulvar.core.engine import Context, RunOutcome, Workflow
-    from rulvar.core.engine.ownership import OwnedRun
+    from rulvar.core.engine.lease.ownership import OwnedLease
     from rulvar.core.journal import JournalEntry
 
 
@@ -458,12 +458,12 @@ def test_a_call_whose_run_is_lost_while_it_was_journalled_does_not_begin(
         else:
             ran.append(str(await ctx.now()))
 
-    kept: set[OwnedRun] = set()
+    kept: set[OwnedLease] = set()
 
     async def main() -> None:
         async with Engine(bench.stores, [body], clock=bench.clock) as engine:
             nonlocal kept
-            kept = engine.parts.keeper._kept
+            kept = engine.runtime.renewer._kept
             with pytest.raises(SupersededError):
                 await engine.run(body, run_id="r")
 

@@ -155,7 +155,7 @@ def test_a_timer_that_is_over_is_not_kept() -> None:
     async def naps(ctx: Context) -> int:
         for _ in range(3):
             await ctx.sleep(0)
-        return len(ctx._segment.strands._timers)
+        return len(ctx._segment.scheduler._timers)
 
     async def main() -> RunOutcome:
         async with Engine(bench.stores, [naps], clock=bench.clock) as engine:
@@ -168,7 +168,7 @@ def test_a_sleep_beside_other_work_is_over_when_the_clock_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The machine slept, or its clock was put forward: no timer of the loop has heard of it."""
-    monkeypatch.setattr("rulvar.core.engine.scheduling._LONGEST_NAP_SECONDS", 0.01)
+    monkeypatch.setattr("rulvar.core.engine.segment.scheduling._LONGEST_NAP_SECONDS", 0.01)
 
     looks = threading.Semaphore(0)
 

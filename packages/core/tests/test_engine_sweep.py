@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.core.engine import Engine, Worker, workflow
-from rulvar.core.engine.reads import Reads
-from rulvar.core.engine.sweep import Candidate, Sweeper, choose
-from rulvar.core.engine.workflow import code_of
+from rulvar.core.engine.admin.sweep import Candidate, Sweeper, choose
+from rulvar.core.engine.code.workflow import code_of
+from rulvar.core.engine.io.reads import Reads
 from rulvar.core.errors import ConfigError
 from rulvar.core.journal import JournalEntry, encode_entry
 from rulvar.core.records import Blocked, JournalRecord, RunMeta
@@ -117,7 +117,7 @@ def test_whose_holder_is_gone_is_due_since_its_last_renewal(
     bench = Bench()
     bench.put("r", ago=3_600_000)
     bench.store.acquire("r", "gone")
-    monkeypatch.setattr("rulvar.core.engine.sweep.holds", lambda _lease: False)
+    monkeypatch.setattr("rulvar.core.engine.admin.sweep.holds", lambda _lease: False)
     sweeper = replace(bench.sweeper(), lease_ttl_ms=bench.store.lease_ttl_ms)
     [found] = sweeper.candidates(())
     assert found.due_since == NOW
@@ -201,7 +201,7 @@ def test_a_run_that_turned_out_to_be_blocked_is_told_as_that_and_not_set_aside()
 
     async def main() -> None:
         async with Engine(bench.pair, [bench.job], clock=bench.clock) as engine:
-            code = engine.parts.code(bench.job)
+            code = engine.runtime.code(bench.job)
             blocked = Blocked(reason="another call", since=format_time(NOW), codes=(code,))
             bench.put("r", blocked=blocked)
             bench.put("s")
@@ -374,7 +374,7 @@ def test_a_code_is_told_by_version_body_and_build() -> None:
     other = replace(one, hash="sha256:other")
     assert code_of(other, "b1") != code_of(one, "b1")
     bench = Bench()
-    assert Engine(bench.pair, build="b1").parts.code(one) == code_of(one, "b1")
-    assert Engine(bench.pair).parts.code(one) == code_of(one)
+    assert Engine(bench.pair, build="b1").runtime.code(one) == code_of(one, "b1")
+    assert Engine(bench.pair).runtime.code(one) == code_of(one)
     with pytest.raises(ConfigError, match="a build"):
         Engine(bench.pair, build="")

@@ -30,7 +30,7 @@ LIMIT = 0.05
 @pytest.fixture(autouse=True)
 def _short_naps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A manual clock is looked at soon after it was moved."""
-    monkeypatch.setattr("rulvar.core.engine.scheduling._LONGEST_NAP_SECONDS", 0.01)
+    monkeypatch.setattr("rulvar.core.engine.segment.scheduling._LONGEST_NAP_SECONDS", 0.01)
 
 
 def real() -> ReplayBench:

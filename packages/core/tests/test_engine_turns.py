@@ -21,8 +21,8 @@ from engine_loop_bench import (
     sealed,
 )
 
-from rulvar.core.engine import Compaction, Done, Engine, GoOn, workflow
-from rulvar.core.engine.turns import Checkpoint
+from rulvar.core.engine import Compaction, Continue, Done, Engine, workflow
+from rulvar.core.engine.calls.turns import Checkpoint
 from rulvar.core.errors import (
     ConfigError,
     StepFailedError,
@@ -335,10 +335,10 @@ def test_a_limit_that_cannot_be_is_refused_before_anything_is_journalled(
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (GoOn({"a": [object()]}), r"\$\.state\.a\[0\]"),
+        (Continue({"a": [object()]}), r"\$\.state\.a\[0\]"),
         (Done({"a": float("nan")}), r"\$\.result\.a"),
-        ({"state": 1}, r"must return GoOn\(state\) or Done\(result\)"),
-        (None, r"must return GoOn\(state\) or Done\(result\)"),
+        ({"state": 1}, r"must return Continue\(state\) or Done\(result\)"),
+        (None, r"must return Continue\(state\) or Done\(result\)"),
     ],
 )
 def test_what_a_turn_may_not_return_fails_it_and_names_the_place(answer: object, said: str) -> None:
@@ -375,7 +375,7 @@ def test_a_state_comes_as_the_journal_would_give_it() -> None:
 
     def turn(state: object, number: int) -> object:
         seen.append(state)
-        return GoOn({"t": (number,)}) if number == 0 else Done((3,))
+        return Continue({"t": (number,)}) if number == 0 else Done((3,))
 
     bench.turn = turn
     outcome = asyncio.run(bench.run())

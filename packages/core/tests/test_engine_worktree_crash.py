@@ -91,7 +91,7 @@ KILLED = """
 import asyncio, json, os, signal, sys
 from pathlib import Path
 from rulvar.core import Engine, Stores, workflow
-from rulvar.core.engine import git
+from rulvar.core.engine.calls import git
 from rulvar.core.testing import ReferenceStore
 
 where, run, how = sys.argv[1:]

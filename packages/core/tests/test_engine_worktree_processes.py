@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from engine_worktree_bench import Bench, git, leftovers
 
-from rulvar.core.engine.git import Tenure, make_tree, place_of, remove_tree
+from rulvar.core.engine.calls.git import Tenure, make_tree, place_of, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ OTHER = "fedcba9876543210"
 
 CHILD = """
 import os, sys
-from rulvar.core.engine.git import Tenure, make_tree, place_of
+from rulvar.core.engine.calls.git import Tenure, make_tree, place_of
 
 repo, run, segment, base = sys.argv[1:]
 place = place_of(repo)
@@ -131,7 +131,7 @@ def test_a_process_that_ends_in_order_leaves_no_folder(bench: Bench) -> None:
         [
             sys.executable,
             "-c",
-            "import sys; from rulvar.core.engine.git import place_of; place_of(sys.argv[1])",
+            "import sys; from rulvar.core.engine.calls.git import place_of; place_of(sys.argv[1])",
             str(bench.repo),
         ],
         env=os.environ | {"TMPDIR": tempfile.gettempdir()},

@@ -239,7 +239,7 @@ class _KeptTime:
     def keep(self) -> None:
         self._kept.now = self._clock.now_ms()
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         self._kept.now = None
 
     def now_ms(self) -> int:
@@ -265,4 +265,4 @@ class _ReadsTimeEarly(ReferenceStore):
         try:
             super().append(run_id, record, lease=lease)
         finally:
-            self._time.let_go()
+            self._time.detach()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from rulvar.core.engine import Done, Engine, GoOn, workflow
+from rulvar.core.engine import Continue, Done, Engine, workflow
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
 
@@ -72,11 +72,11 @@ class Bench:
         self.options: dict[str, object] = {}
         self.initial: object = []
 
-    def count(self, state: object, number: int) -> GoOn[object] | Done[object]:
+    def count(self, state: object, number: int) -> Continue[object] | Done[object]:
         self.ran[number] += 1
         assert isinstance(state, list)
         state.append(number)
-        return Done({"sum": state}) if number == TURNS - 1 else GoOn(state)
+        return Done({"sum": state}) if number == TURNS - 1 else Continue(state)
 
     @property
     def workflow(self) -> Workflow:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from rulvar.core.engine.afterlife import abandon
+from rulvar.core.engine.code.afterlife import abandon
 from rulvar.core.errors import ConfigError
 
 if TYPE_CHECKING:

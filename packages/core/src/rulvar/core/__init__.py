@@ -146,12 +146,12 @@ if TYPE_CHECKING:
     from rulvar.core.engine import (
         Compaction,
         Context,
+        Continue,
         Done,
         Engine,
         Event,
         EventStream,
         Failure,
-        GoOn,
         PruneReport,
         RetentionPolicy,
         RetentionReport,
@@ -166,7 +166,7 @@ if TYPE_CHECKING:
         WorkerResult,
         WorktreeResult,
     )
-    from rulvar.core.engine.workflow import Workflow, workflow
+    from rulvar.core.engine.code.workflow import Workflow, workflow
     from rulvar.core.hookspecs import hookimpl
     from rulvar.core.plugins import installed_stores, open_stores
 else:
@@ -199,14 +199,14 @@ else:
         "Compaction": "rulvar.core.engine",
         "Done": "rulvar.core.engine",
         "EventStream": "rulvar.core.engine",
-        "GoOn": "rulvar.core.engine",
+        "Continue": "rulvar.core.engine",
         "Turns": "rulvar.core.engine",
         "WorktreeResult": "rulvar.core.engine",
         "Worker": "rulvar.core.engine",
         "WorkerReport": "rulvar.core.engine",
         "WorkerResult": "rulvar.core.engine",
-        "Workflow": "rulvar.core.engine.workflow",
-        "workflow": "rulvar.core.engine.workflow",
+        "Workflow": "rulvar.core.engine.code.workflow",
+        "workflow": "rulvar.core.engine.code.workflow",
         "hookimpl": "rulvar.core.hookspecs",
         "installed_stores": "rulvar.core.plugins",
         "open_stores": "rulvar.core.plugins",
@@ -238,6 +238,7 @@ __all__ = [
     "Compaction",
     "ConfigError",
     "Context",
+    "Continue",
     "Done",
     "Engine",
     "EphemeralStoreWarning",
@@ -250,7 +251,6 @@ __all__ = [
     "FencedTranscriptStore",
     "FencingReport",
     "Finding",
-    "GoOn",
     "IdSource",
     "InvalidResolutionError",
     "JournalCompatibilityError",

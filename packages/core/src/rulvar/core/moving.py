@@ -249,7 +249,7 @@ class _Grip:
             self.store.renew(self.lease)
             self._renewed = time.monotonic()
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Release; a lease that is lost already needs none."""
         if self.lease is not None and has_leases(self.store):
             with contextlib.suppress(LeaseHeldError):
@@ -304,8 +304,8 @@ class _Copy:
         except (StoreCorruptError, ConfigError) as error:
             return self._told("failed", problem=str(error))
         finally:
-            self._there.let_go()
-            self._here.let_go()
+            self._there.detach()
+            self._here.detach()
         return self._told(outcome, records=len(content.records), blobs=len(content.refs))
 
     def _refuse_conflict(self) -> None:

@@ -13,7 +13,7 @@ from rulvar.cli.options import output_options, pass_output, store_option
 from rulvar.cli.several import each_run, is_there, no_such_run
 from rulvar.core.checks import check_run_id
 from rulvar.core.clock import SystemClock
-from rulvar.core.engine.control_calls import reopen_run, would_reopen
+from rulvar.core.engine.admin.run_admin import reopen_run, would_reopen
 from rulvar.core.errors import ConfigError
 from rulvar.core.records import RunFilter
 from rulvar.core.wire import parse_time
@@ -113,9 +113,9 @@ async def _reopen(engine: Engine, stores: Stores, run_id: str, *, dry_run: bool)
     if not is_there(stores, run_id):
         raise no_such_run(run_id)
     if dry_run:
-        would, status_now = await would_reopen(engine.parts, run_id)
+        would, status_now = await would_reopen(engine.runtime, run_id)
         return {"reopened": False, "would_reopen": would, "status": status_now}
-    status = await reopen_run(engine.parts, run_id)
+    status = await reopen_run(engine.runtime, run_id)
     return {"reopened": status is None, "status": status}
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from rulvar.cli.render import Output, Progress
     from rulvar.core import Event, RunHandle, RunOutcome, Stores, Workflow
-    from rulvar.core.engine.parts import OnSourceChange
+    from rulvar.core.engine.segment.runtime import OnSourceChange
 
 __all__ = ["resume", "run"]
 
@@ -198,7 +198,7 @@ async def _perform(
 
             def stop(number: signal.Signals) -> None:
                 stopped_by.append(number)
-                handle.let_go()
+                handle.detach()
                 output.note(f"{number.name}: letting run {handle.run_id} go")
 
             with clean_end(asyncio.get_running_loop(), stop):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from rulvar.cli.render import Output
     from rulvar.core import Event, RetentionPolicy, WorkerReport, WorkerResult, Workflow
-    from rulvar.core.engine.parts import OnSourceChange
+    from rulvar.core.engine.segment.runtime import OnSourceChange
 
 __all__ = ["worker"]
 
@@ -219,8 +219,8 @@ class _Teller:
             text = f"run {result.run_id}: set aside: {message}"
         else:
             document = {} if outcome is None else {"outcome": outcome_document(outcome)}
-            let_go = outcome is not None and outcome.status == "running"
-            text = f"run {result.run_id}: let go" if let_go else ""
+            detach = outcome is not None and outcome.status == "running"
+            text = f"run {result.run_id}: let go" if detach else ""
         head = {"kind": "worker.result", "run_id": result.run_id}
         self._tell(head | document, text or None)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rulvar.conformance.crash.forked_step import fork_and_try
 from rulvar.conformance.harness.machine_clock import offset_ms, set_offset
 from rulvar.core.engine import Engine
-from rulvar.core.engine.workflow import NOT_GIVEN
+from rulvar.core.engine.code.workflow import NOT_GIVEN
 from rulvar.core.errors import ConfigError, InvalidResolutionError
 from rulvar.core.records import TERMINAL_STATUSES
 

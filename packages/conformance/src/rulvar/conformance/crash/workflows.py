@@ -13,7 +13,7 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING
 
-from rulvar.core.engine import Compaction, Done, GoOn, workflow
+from rulvar.core.engine import Compaction, Continue, Done, workflow
 from rulvar.core.errors import StepFailedError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def turns(stage: Stage) -> Workflow:
 
     def turn(state: list[int], number: int) -> object:
         stage.witness.ran(f"turn:{number}")
-        return Done(sum(state)) if number == 4 else GoOn([*state, number])  # noqa: PLR2004
+        return Done(sum(state)) if number == 4 else Continue([*state, number])  # noqa: PLR2004
 
     def make(state: list[int], count: int) -> list[int]:
         stage.witness.ran(f"summary:{count}")

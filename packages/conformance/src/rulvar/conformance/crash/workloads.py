@@ -19,8 +19,8 @@ from rulvar.conformance.crash.harness import told
 from rulvar.core.audit import repair_runs
 from rulvar.core.capabilities import has_leases
 from rulvar.core.engine import RetentionPolicy, Worker
-from rulvar.core.engine.process_identity import own_identity
-from rulvar.core.engine.workflow import NOT_GIVEN
+from rulvar.core.engine.code.workflow import NOT_GIVEN
+from rulvar.core.engine.io.process_identity import own_identity
 from rulvar.core.errors import ConfigError
 from rulvar.core.records import TERMINAL_STATUSES, RunFilter
 

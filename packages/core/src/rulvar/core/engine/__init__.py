@@ -5,28 +5,28 @@ CONTRIBUTING.md has the reading order, and follows one step from `ctx.step` to t
 
 from __future__ import annotations
 
-from rulvar.core.engine.context import Context
-from rulvar.core.engine.control import SegmentEnded
+from rulvar.core.engine.admin.retention import PruneReport, RetentionPolicy, RetentionReport
+from rulvar.core.engine.calls.context import Context
+from rulvar.core.engine.calls.turns import Compaction, Continue, Done, Turns
+from rulvar.core.engine.calls.worktree import WorktreeResult
+from rulvar.core.engine.code.workflow import Workflow, workflow
 from rulvar.core.engine.engine import Engine
-from rulvar.core.engine.events import Event, EventStream
 from rulvar.core.engine.handle import RunHandle
-from rulvar.core.engine.outcome import Failure, RunOutcome, Suspension
-from rulvar.core.engine.retention import PruneReport, RetentionPolicy, RetentionReport
-from rulvar.core.engine.retry import RetryPolicy
-from rulvar.core.engine.turns import Compaction, Done, GoOn, Turns
+from rulvar.core.engine.io.event_bus import Event, EventStream
+from rulvar.core.engine.kernel.endings import SegmentEnded
+from rulvar.core.engine.kernel.outcome import Failure, RunOutcome, Suspension
+from rulvar.core.engine.kernel.retry import RetryPolicy
 from rulvar.core.engine.worker import Worker, WorkerReport, WorkerResult
-from rulvar.core.engine.workflow import Workflow, workflow
-from rulvar.core.engine.worktree import WorktreeResult
 
 __all__ = [
     "Compaction",
     "Context",
+    "Continue",
     "Done",
     "Engine",
     "Event",
     "EventStream",
     "Failure",
-    "GoOn",
     "PruneReport",
     "RetentionPolicy",
     "RetentionReport",

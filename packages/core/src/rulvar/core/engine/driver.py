@@ -1,6 +1,6 @@
 """One segment from acquire to release: the loop that performs what the kernel decides.
 
-acquire, boot, body, settle, release; each of the four store parts is one call across the
+acquire, begin, body, settle, release; each of the four store parts is one call across the
 bridge. What is raised and what is returned: a journalled outcome is returned, a segment
 that could not give one raises.
 """
@@ -14,19 +14,20 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rulvar.core.engine.afterlife import abandon, burial
-from rulvar.core.engine.blocking import blocked_by
-from rulvar.core.engine.boot import BeingCancelled, Booted, boot
-from rulvar.core.engine.context import Context
-from rulvar.core.engine.control import Ending, SegmentEnded
-from rulvar.core.engine.control_calls import cancel, cancel_children
-from rulvar.core.engine.failed_calls import calls_of
-from rulvar.core.engine.outcome import RunOutcome, Suspension, failure_of, raised_at, run_timeout
-from rulvar.core.engine.ownership import BorrowedRun, OwnedRun
-from rulvar.core.engine.replay import unknown_entry
-from rulvar.core.engine.scope import Scope
-from rulvar.core.engine.segment import CURRENT, Segment
-from rulvar.core.engine.usercode import UserCode
+from rulvar.core.engine.admin.run_admin import cancel, cancel_children
+from rulvar.core.engine.calls.context import Context
+from rulvar.core.engine.code.afterlife import abandon, burial
+from rulvar.core.engine.code.calling import UserCode
+from rulvar.core.engine.code.raised import failure_of, raised_at
+from rulvar.core.engine.kernel.endings import Ending, SegmentEnded
+from rulvar.core.engine.kernel.failed_calls import calls_of
+from rulvar.core.engine.kernel.outcome import RunOutcome, Suspension, run_timeout
+from rulvar.core.engine.kernel.replay import unknown_entry
+from rulvar.core.engine.lease.ownership import ExternalLease, OwnedLease
+from rulvar.core.engine.segment.begin import BegunSegment, BeingCancelled, begin_segment
+from rulvar.core.engine.segment.blocking import blocked_by
+from rulvar.core.engine.segment.lifecycle import CURRENT, Segment
+from rulvar.core.engine.segment.scope import Scope
 from rulvar.core.errors import (
     RunCancelledError,
     SettlementError,
@@ -42,11 +43,11 @@ from rulvar.core.wire import format_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rulvar.core.engine.boot import Resume, StartNew
-    from rulvar.core.engine.door import Door
-    from rulvar.core.engine.outcome import Failure
-    from rulvar.core.engine.ownership import Ownership
-    from rulvar.core.engine.parts import Parts
+    from rulvar.core.engine.kernel.outcome import Failure
+    from rulvar.core.engine.lease.ownership import Ownership
+    from rulvar.core.engine.lease.writer import RunWriter
+    from rulvar.core.engine.segment.begin import Resume, StartNew
+    from rulvar.core.engine.segment.runtime import Runtime
     from rulvar.core.errors import RulvarError
     from rulvar.core.records import RunMeta
 
@@ -60,9 +61,9 @@ _CANCEL_TRIES = 3
 
 
 async def drive(
-    parts: Parts,
+    runtime: Runtime,
     ownership: Ownership,
-    wish: StartNew | Resume,
+    request: StartNew | Resume,
     *,
     on_live: Callable[[Segment], None],
 ) -> RunOutcome:
@@ -72,100 +73,104 @@ async def drive(
     lost, `SettlementError` when its outcome could not be recorded, `RunCancelledError` when
     it was deleted from the inside, and the error of a failed append.
     """
-    door = parts.door(ownership.run_id, ownership)
-    if isinstance(ownership, OwnedRun):
-        ownership.verify = door.verify
-    booted = await _boot(parts, door, ownership, wish)
-    if isinstance(booted, RunOutcome):
-        return booted
-    if isinstance(booted, BeingCancelled):
-        return await parts.bridge.call(partial(cancel, parts, door, ownership))
+    writer = runtime.writer(ownership.run_id, ownership)
+    if isinstance(ownership, OwnedLease):
+        ownership.verify = writer.verify
+    begun_segment = await _begin_segment(runtime, writer, ownership, request)
+    if isinstance(begun_segment, RunOutcome):
+        return begun_segment
+    if isinstance(begun_segment, BeingCancelled):
+        return await runtime.bridge.call(partial(cancel, runtime, writer, ownership))
     segment = Segment(
-        parts, run_id=ownership.run_id, number=booted.number, door=door, replay=booted.replay
+        runtime,
+        run_id=ownership.run_id,
+        number=begun_segment.number,
+        writer=writer,
+        replay=begun_segment.replay,
     )
-    segment.attempts.update(booted.attempts)
+    segment.attempts.update(begun_segment.attempts)
     on_live(segment)
-    door.tell = segment.tell
-    if isinstance(ownership, BorrowedRun):
+    writer.emit = segment.emit
+    if isinstance(ownership, ExternalLease):
         ownership.on_loss = segment.lose
-    if isinstance(ownership, OwnedRun):
-        ownership.tell = segment.tell
+    if isinstance(ownership, OwnedLease):
+        ownership.emit = segment.emit
         ownership.on_loss = segment.lose
         ownership.on_reacquired = segment.reacquired
         if ownership.lost is not None:
             segment.lose(ownership.lost)
-    kind = "run.resumed" if booted.resumed else "run.started"
-    detail = "takeover" if booted.unsettled else ""
-    segment.tell(kind, name=booted.workflow.name, epoch=segment.door.epoch, detail=detail)
-    _watch_deadline(segment, booted)
-    unknown = booted.replay.calls.unknown
+    kind = "run.resumed" if begun_segment.resumed else "run.started"
+    detail = "takeover" if begun_segment.unsettled else ""
+    segment.emit(kind, name=begun_segment.workflow.name, epoch=segment.writer.epoch, detail=detail)
+    _watch_deadline(segment, begun_segment)
+    unknown = begun_segment.replay.calls.unknown
     if unknown is not None:
         segment.block(unknown_entry(unknown))
         segment.end(Ending.BLOCKED)
-    result = await _run_body(segment, booted)
-    return await _conclude(segment, booted, result)
+    result = await _run_body(segment, begun_segment)
+    return await _conclude(segment, begun_segment, result)
 
 
-async def _boot(
-    parts: Parts, door: Door, ownership: Ownership, wish: StartNew | Resume
-) -> Booted | BeingCancelled | RunOutcome:
-    predecessor = ownership.predecessor if isinstance(ownership, OwnedRun) else None
-    begin = partial(boot, parts, door, wish, predecessor=predecessor)
+async def _begin_segment(
+    runtime: Runtime, writer: RunWriter, ownership: Ownership, request: StartNew | Resume
+) -> BegunSegment | BeingCancelled | RunOutcome:
+    predecessor = ownership.predecessor if isinstance(ownership, OwnedLease) else None
+    begin = partial(begin_segment, runtime, writer, request, predecessor=predecessor)
     begun: list[object] = []
     try:
-        return await parts.bridge.call(begin, then=begun.append)
+        return await runtime.bridge.call(begin, then=begun.append)
     except asyncio.CancelledError:
-        if any(isinstance(each, Booted) for each in begun):
+        if any(isinstance(each, BegunSegment) for each in begun):
             # It has begun, and no body was entered: that is no death.
-            await parts.bridge.call(partial(_in_order, parts, door))
+            await runtime.bridge.call(partial(_in_order, runtime, writer))
         raise
     except StoreCorruptError as error:
-        await parts.bridge.call(partial(_record_damage, parts, door, error))
+        await runtime.bridge.call(partial(_record_damage, runtime, writer, error))
         raise
 
 
-def _record_damage(parts: Parts, door: Door, error: StoreCorruptError) -> None:
+def _record_damage(runtime: Runtime, writer: RunWriter, error: StoreCorruptError) -> None:
     """Say in the row that the journal is damaged, where that is possible: workers pass it over.
 
     The row keeps its status. After a repair whoever resumes the run clears it.
     """
     try:
-        row = parts.reads.meta(door.run_id)
-        workflow = None if row is None else parts.workflows.get(row.workflow_name or "")
+        row = runtime.reads.meta(writer.run_id)
+        workflow = None if row is None else runtime.workflows.get(row.workflow_name or "")
         if row is None or workflow is None or row.status in TERMINAL_STATUSES:
             return
-        now = format_time(parts.clock.now_ms())
-        door.put_meta(replace(row, blocked=blocked_by(row, error, parts.code(workflow), now)))
+        now = format_time(runtime.clock.now_ms())
+        writer.put_meta(replace(row, blocked=blocked_by(row, error, runtime.code(workflow), now)))
     except (StoreError, SupersededError) as failed:
-        _log.warning("run %r: its row does not say that it is damaged: %s", door.run_id, failed)
+        _log.warning("run %r: its row does not say that it is damaged: %s", writer.run_id, failed)
 
 
-def _in_order(parts: Parts, door: Door) -> None:
+def _in_order(runtime: Runtime, writer: RunWriter) -> None:
     """Say in the row that the segment ended in order, where that is possible."""
     try:
-        door.let_go("it was asked to stop", format_time(parts.clock.now_ms()))
+        writer.detach("it was asked to stop", format_time(runtime.clock.now_ms()))
     except StoreError as error:
         _log.warning(
             "run %r: its row could not say that it was let go in order, so the next segment "
             "will count this one as dead: %s",
-            door.run_id,
+            writer.run_id,
             error,
         )
 
 
-def _watch_deadline(segment: Segment, booted: Booted) -> None:
+def _watch_deadline(segment: Segment, begun_segment: BegunSegment) -> None:
     """End the segment when the run's own deadline comes, by the engine's clock."""
-    segment.deadline_at = booted.deadline_at
+    segment.deadline_at = begun_segment.deadline_at
 
     def look() -> None:
         at = segment.deadline_at
         if at is None or segment.has_ended:
             return
-        if segment.strands.is_past(at):
+        if segment.scheduler.is_past(at):
             segment.end(Ending.TIMED_OUT)
         else:
-            segment.strands.look_soon()
-            segment.loop.call_later(segment.strands.nap_until(at), look)
+            segment.scheduler.look_soon()
+            segment.loop.call_later(segment.scheduler.nap_until(at), look)
 
     look()
 
@@ -186,7 +191,7 @@ class _Result:
         self.failed = failed
 
 
-async def _run_body(segment: Segment, booted: Booted) -> _Result:
+async def _run_body(segment: Segment, begun_segment: BegunSegment) -> _Result:
     async def body() -> object:
         CURRENT.set(segment)
         with UserCode(lambda: segment.has_ended):
@@ -194,8 +199,8 @@ async def _run_body(segment: Segment, booted: Booted) -> _Result:
             scope = Scope(segment)
             scope.belongs_to_this_task()
             try:
-                value = await booted.workflow.call(
-                    Context(scope), provided=booted.args_provided, args=booted.args
+                value = await begun_segment.workflow.call(
+                    Context(scope), provided=begun_segment.args_provided, args=begun_segment.args
                 )
                 scope.check_awaited()
             except Exception:
@@ -234,7 +239,7 @@ async def _run_body(segment: Segment, booted: Booted) -> _Result:
     segment.end(Ending.FINISHED)
     failure = failure_of(error)
     _log.info("run %r: its body raised\n%s", segment.run_id, failure.traceback)
-    place = raised_at(error, booted.workflow.body)
+    place = raised_at(error, begun_segment.workflow.body)
     return _Result(failure=failure, place=place, failed=calls_of(error))
 
 
@@ -262,63 +267,63 @@ async def _until_done(segment: Segment, task: asyncio.Task[object]) -> None:
             segment.stop()
 
 
-async def _conclude(segment: Segment, booted: Booted, result: _Result) -> RunOutcome:
+async def _conclude(segment: Segment, begun_segment: BegunSegment, result: _Result) -> RunOutcome:
     await _journal_what_is_owed(segment)
     await _raise_what_failed(segment)
     ending = segment.ending
     if ending is Ending.DELETED:
         raise _deleted(segment)
     if ending is Ending.BLOCKED and segment.blocked is not None:
-        await segment.store.call(partial(_record_block, segment, booted, segment.blocked))
+        await segment.store.call(partial(_record_block, segment, begun_segment, segment.blocked))
         raise segment.blocked
     if ending is Ending.STOPPED:
-        await segment.store.call(partial(_in_order, segment.parts, segment.door))
+        await segment.store.call(partial(_in_order, segment.runtime, segment.writer))
         return _outcome(segment, "running", _Result())
     if ending is Ending.SUSPENDED:
-        return await _settle(segment, booted, "suspended", _Result())
+        return await _settle(segment, begun_segment, "suspended", _Result())
     if ending in {Ending.CANCELLED, Ending.TIMED_OUT}:
-        await segment.store.call(partial(cancel_children, segment.parts, segment.door))
+        await segment.store.call(partial(cancel_children, segment.runtime, segment.writer))
         if ending is Ending.CANCELLED:
-            return await _settle(segment, booted, "cancelled", _Result())
+            return await _settle(segment, begun_segment, "cancelled", _Result())
         result = _Result(failure=run_timeout(segment.deadline_at))
     status = "ok" if result.failure is None else "error"
-    return await _settle(segment, booted, status, result)
+    return await _settle(segment, begun_segment, status, result)
 
 
 async def _journal_what_is_owed(segment: Segment) -> None:
     """Journal what the body gave up last, and wait for what is still being done for it."""
-    if segment.lost is None and segment.door.failure is None and segment.failure is None:
+    if segment.lost is None and segment.writer.failure is None and segment.failure is None:
         with contextlib.suppress(SegmentEnded):  # told by its cause
             await segment.frames.flush(after_end=True)
-            await segment.strands.finish_work()
+            await segment.scheduler.finish_work()
 
 
 async def _raise_what_failed(segment: Segment) -> None:
     """Raise the loss of the run, or the error that ended the segment without an outcome."""
     if segment.lost is not None:
         raise segment.lost
-    failed = segment.door.failure
+    failed = segment.writer.failure
     if failed is None or isinstance(failed, SegmentEnded):
         failed = segment.failure
     if failed is None:
         return
     if isinstance(failed, Exception):
         with contextlib.suppress(SupersededError):
-            await segment.store.call(partial(_in_order, segment.parts, segment.door))
+            await segment.store.call(partial(_in_order, segment.runtime, segment.writer))
     raise failed
 
 
-def _record_block(segment: Segment, booted: Booted, error: RulvarError) -> None:
+def _record_block(segment: Segment, begun_segment: BegunSegment, error: RulvarError) -> None:
     """Say in the row why this code cannot go on, and let the run go in order.
 
     The run is what it was: one that waited for something is suspended as before.
     """
-    door, now = segment.door, format_time(segment.parts.clock.now_ms())
-    blocked = blocked_by(door.meta, error, segment.parts.code(booted.workflow), now)
-    segment.tell("run.blocked", name=booted.workflow.name, detail=blocked.reason)
-    before = booted.before
+    writer, now = segment.writer, format_time(segment.runtime.clock.now_ms())
+    blocked = blocked_by(writer.meta, error, segment.runtime.code(begun_segment.workflow), now)
+    segment.emit("run.blocked", name=begun_segment.workflow.name, detail=blocked.reason)
+    before = begun_segment.before
     waits = before is not None and before.status == "suspended"
-    door.let_go(
+    writer.detach(
         "its journal cannot be replayed by this code",
         now,
         blocked=blocked,
@@ -332,9 +337,11 @@ def _deleted(segment: Segment) -> RunCancelledError:
     return RunCancelledError(message, run_id=segment.run_id)
 
 
-async def _settle(segment: Segment, booted: Booted, status: str, result: _Result) -> RunOutcome:
+async def _settle(
+    segment: Segment, begun_segment: BegunSegment, status: str, result: _Result
+) -> RunOutcome:
     try:
-        await segment.store.call(partial(_record, segment, booted, status, result))
+        await segment.store.call(partial(_record, segment, begun_segment, status, result))
     except SupersededError:
         raise
     except SegmentEnded:
@@ -345,18 +352,18 @@ async def _settle(segment: Segment, booted: Booted, status: str, result: _Result
             "resume the run to settle it"
         )
         raise SettlementError(message, run_id=segment.run_id) from error
-    segment.tell("run.settled", name=status, epoch=segment.door.epoch, detail=result.place)
+    segment.emit("run.settled", name=status, epoch=segment.writer.epoch, detail=result.place)
     return _outcome(segment, status, result)
 
 
-def _record(segment: Segment, booted: Booted, status: str, result: _Result) -> None:
+def _record(segment: Segment, begun_segment: BegunSegment, status: str, result: _Result) -> None:
     """Append the settle if anything changed, then the row: a crash leaves the row behind."""
-    door: Door = segment.door
-    now = format_time(segment.parts.clock.now_ms())
-    same = booted.last is not None and booted.last.status == status
-    changed = door.appended > 0 or not same or booted.grown
+    writer: RunWriter = segment.writer
+    now = format_time(segment.runtime.clock.now_ms())
+    same = begun_segment.last is not None and begun_segment.last.status == status
+    changed = writer.appended > 0 or not same or begun_segment.grown
     draft = _settle_entry(segment, status, result, now) if changed else None
-    door.settle(draft, _settled_row(segment, door.meta, status, now))
+    writer.settle(draft, _settled_row(segment, writer.meta, status, now))
 
 
 def _settle_entry(segment: Segment, status: str, result: _Result, now: str) -> JournalEntry:
@@ -388,7 +395,7 @@ def _settled_row(segment: Segment, meta: RunMeta | None, status: str, now: str) 
         meta,
         status=status,
         updated_at=now,
-        wake_at=segment.strands.wake_at if status == "suspended" else None,
+        wake_at=segment.scheduler.wake_at if status == "suspended" else None,
         recoveries=0 if over else meta.recoveries,
         blocked=None,
     )
@@ -407,9 +414,9 @@ def _outcome(segment: Segment, status: str, result: _Result) -> RunOutcome:
         value=result.value if status == "ok" else None,
         error=result.failure if status == "error" else None,
         segment=segment.number,
-        epoch=segment.door.epoch,
+        epoch=segment.writer.epoch,
         executed=segment.executed,
         replayed=segment.replayed,
         waiting_for=waiting,
-        wake_at=segment.strands.wake_at if status == "suspended" else None,
+        wake_at=segment.scheduler.wake_at if status == "suspended" else None,
     )

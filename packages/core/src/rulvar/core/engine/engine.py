@@ -16,26 +16,21 @@ from rulvar.core.checks import (
     check_run_id,
 )
 from rulvar.core.clock import SystemClock
-from rulvar.core.engine import control_calls
-from rulvar.core.engine.boot import Resume, StartNew
-from rulvar.core.engine.bridge import Bridge, call_once
-from rulvar.core.engine.callers import (
-    caller_of,
-    confirmed,
-    confirmed_caller,
-    confirmed_caller_of,
-)
+from rulvar.core.engine.admin import callers, run_admin
+from rulvar.core.engine.admin.retention import apply_retention, prune, prune_inside
 from rulvar.core.engine.child_runs import ChildRuns
-from rulvar.core.engine.durations import milliseconds_of
-from rulvar.core.engine.events import Hub
+from rulvar.core.engine.code.registry import Registry
+from rulvar.core.engine.code.workflow import NOT_GIVEN, check_limit_of_run
 from rulvar.core.engine.handle import RunHandle
-from rulvar.core.engine.keeper import Keeper
-from rulvar.core.engine.loops import on_loop
-from rulvar.core.engine.ownership import BorrowedRun
-from rulvar.core.engine.parts import Parts
-from rulvar.core.engine.reads import Reads
-from rulvar.core.engine.registry import Registry
-from rulvar.core.engine.retention import apply_retention, prune, prune_inside
+from rulvar.core.engine.io.bridge import Bridge, call_once, on_loop
+from rulvar.core.engine.io.event_bus import EventBus
+from rulvar.core.engine.io.mutations import FencedCalls, LeaseApi
+from rulvar.core.engine.io.reads import Reads
+from rulvar.core.engine.kernel.durations import milliseconds_of
+from rulvar.core.engine.lease.ownership import ExternalLease
+from rulvar.core.engine.lease.renewer import LeaseRenewer
+from rulvar.core.engine.segment.begin import Resume, StartNew
+from rulvar.core.engine.segment.runtime import Runtime
 from rulvar.core.engine.settings import (
     choice,
     decide_ownership,
@@ -44,8 +39,6 @@ from rulvar.core.engine.settings import (
     silence_of,
     ttl_of,
 )
-from rulvar.core.engine.surfaces import LeaseCalls, Surfaces
-from rulvar.core.engine.workflow import NOT_GIVEN, check_limit_of_run
 from rulvar.core.errors import ConfigError, LeaseHeldError
 from rulvar.core.ids import SystemIds
 from rulvar.core.records import RunMeta
@@ -56,13 +49,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from rulvar.core.clock import Clock
-    from rulvar.core.engine.door import Door
-    from rulvar.core.engine.durations import Duration
-    from rulvar.core.engine.events import EventStream
-    from rulvar.core.engine.outcome import RunOutcome
-    from rulvar.core.engine.ownership import Ownership
-    from rulvar.core.engine.retention import PruneReport, RetentionPolicy, RetentionReport
-    from rulvar.core.engine.workflow import Given, Workflow
+    from rulvar.core.engine.admin.retention import PruneReport, RetentionPolicy, RetentionReport
+    from rulvar.core.engine.code.workflow import Given, Workflow
+    from rulvar.core.engine.io.event_bus import EventStream
+    from rulvar.core.engine.kernel.durations import Duration
+    from rulvar.core.engine.kernel.outcome import RunOutcome
+    from rulvar.core.engine.lease.ownership import Ownership
+    from rulvar.core.engine.lease.writer import RunWriter
     from rulvar.core.events import Event
     from rulvar.core.ids import IdSource
     from rulvar.core.records import Lease, LeaseInfo
@@ -139,17 +132,19 @@ class Engine:
         self._closed = False
         children = ChildRuns(
             self._registry,
-            lambda run_id, wish: self._launch_owned(run_id, wish, lambda: self._parts.own(run_id)),
-            lambda run_id, act: self._briefly(run_id, None, act),
+            lambda run_id, request: self._launch_owned(
+                run_id, request, lambda: self._runtime.own(run_id)
+            ),
+            lambda run_id, act: self._with_short_lease(run_id, None, act),
         )
-        self._parts = Parts(
-            surfaces=Surfaces(stores),
+        self._runtime = Runtime(
+            mutations=FencedCalls(stores),
             reads=Reads(stores),
-            leases=LeaseCalls(stores),
+            leases=LeaseApi(stores),
             bridge=Bridge(threads=store_threads, name="rulvar-store"),
             step_threads=Bridge(threads=step_threads, name="rulvar-step"),
             git_threads=Bridge(threads=_GIT_THREADS, name="rulvar-git"),
-            keeper=Keeper(silence_limit=silence_of(blocked_loop_limit)),
+            renewer=LeaseRenewer(silence_limit=silence_of(blocked_loop_limit)),
             clock=clock,
             ids=ids,
             owner=readable_owner(owner),
@@ -157,7 +152,7 @@ class Engine:
             lease_ttl_ms=ttl_of(stores, lease_ttl_ms) if owns else None,
             linger_ms=linger_ms,
             workflows=self._registry.by_name,
-            hub=Hub(clock, observers_of(observer, observers)),
+            bus=EventBus(clock, observers_of(observer, observers)),
             launch=children.launch,
             cancel_child=children.cancel,
             on_changed_args=choice("on_changed_args", on_changed_args, ("warn", "refuse")),
@@ -183,33 +178,37 @@ class Engine:
 
         The runs stay and can be resumed at once. Raises `StoreForkedError` in a forked child.
         """
-        self._parts.bridge.refuse_child()
+        self._runtime.bridge.refuse_child()
         self._closed = True
         handles = list(self._live.values())
         for handle in handles:
-            handle.let_go()
+            handle.detach()
         for handle in handles:
             await handle.wait()
-        self._parts.keeper.close()
-        self._parts.hub.close()
-        for threads in (self._parts.bridge, self._parts.step_threads, self._parts.git_threads):
+        self._runtime.renewer.close()
+        self._runtime.bus.close()
+        for threads in (
+            self._runtime.bridge,
+            self._runtime.step_threads,
+            self._runtime.git_threads,
+        ):
             threads.close()
-        await call_once(self._parts.hub.join)
+        await call_once(self._runtime.bus.join)
 
     @property
     def workflows(self) -> Mapping[str, Workflow]:
         """The workflows that this engine can resume, by name."""
-        return self._parts.workflows
+        return self._runtime.workflows
 
     @property
-    def parts(self) -> Parts:
+    def runtime(self) -> Runtime:
         """The machinery, for the worker; not for applications."""
-        return self._parts
+        return self._runtime
 
     @property
     def owner(self) -> str:
         """The readable part of this engine's owner strings."""
-        return self._parts.owner
+        return self._runtime.owner
 
     def events(self, *, buffer: int = 10_000) -> EventStream:
         """Return what happens to this engine's runs from now on; it ends with the engine.
@@ -217,7 +216,7 @@ class Engine:
         A reader that is more than ``buffer`` events behind loses the oldest, and gets an
         event of kind ``lagged`` in their place. Raises `ConfigError` for a bad ``buffer``.
         """
-        return self._parts.hub.stream(None, buffer=buffer)
+        return self._runtime.bus.stream(None, buffer=buffer)
 
     # --- runs -------------------------------------------------------------------------------
 
@@ -244,7 +243,7 @@ class Engine:
         `LeaseHeldError` (``held``) while somebody has it; `SupersededError`,
         `SettlementError` and store errors when the segment could not give an outcome.
         """
-        await confirmed_caller(self._parts)
+        await callers.confirmed_caller(self._runtime)
         handle = self.start(
             workflow,
             args,
@@ -255,7 +254,7 @@ class Engine:
             deadline=deadline,
             lease=lease,
         )
-        return await handle.result_or_let_go()
+        return await handle.result_or_detach()
 
     def start(
         self,
@@ -278,9 +277,9 @@ class Engine:
         provided = args is not NOT_GIVEN
         chosen.check_args(provided=provided)
         value = normalize(args, path="$.args") if provided else None
-        run_id = check_run_id(self._parts.ids.token() if run_id is None else run_id)
+        run_id = check_run_id(self._runtime.ids.token() if run_id is None else run_id)
         check_meta(RunMeta(run_id=run_id, status="running", updated_at="-", name=name, tags=tags))
-        wish = StartNew(
+        request = StartNew(
             workflow=chosen,
             args_provided=provided,
             args=value,
@@ -289,7 +288,7 @@ class Engine:
             max_recoveries=check_limit_of_run(max_recoveries),
             deadline_ms=None if deadline is None else milliseconds_of("deadline", deadline),
         )
-        return self._launch(run_id, wish, lease)
+        return self._launch(run_id, request, lease)
 
     async def resume(self, run_id: str, *, lease: Lease | None = None) -> RunOutcome:
         """Go on with a run; a terminal one returns its outcome and executes nothing.
@@ -299,8 +298,8 @@ class Engine:
         run is blocked for it, and another code goes on), and `JournalCompatibilityError` for
         a journal of another generation.
         """
-        await confirmed_caller(self._parts)
-        return await self.start_resume(run_id, lease=lease).result_or_let_go()
+        await callers.confirmed_caller(self._runtime)
+        return await self.start_resume(run_id, lease=lease).result_or_detach()
 
     def start_resume(
         self, run_id: str, *, lease: Lease | None = None, before: LeaseInfo | None = None
@@ -319,8 +318,8 @@ class Engine:
         A child that failed goes on under its own run id by the same rule. A run that did not
         fail is resumed. Raises as `resume`.
         """
-        await confirmed_caller(self._parts)
-        return await self.start_retry(run_id, lease=lease).result_or_let_go()
+        await callers.confirmed_caller(self._runtime)
+        return await self.start_retry(run_id, lease=lease).result_or_detach()
 
     def start_retry(self, run_id: str, *, lease: Lease | None = None) -> RunHandle:
         """Retry a run in the background of the running loop."""
@@ -333,14 +332,14 @@ class Engine:
         `LeaseHeldError` (``held``) while another process has the run: wait, or take over.
         """
         check_run_id(run_id)
-        caller = await confirmed_caller_of(self._parts, run_id)
+        caller = await callers.confirmed_caller_of(self._runtime, run_id)
         if caller is not None:
             await on_loop(caller.loop, caller.cancel())
             return None
         live = self._live.get(run_id)
         if live is not None:
             return await live.cancel()
-        return await self._briefly(run_id, None, control_calls.cancel)
+        return await self._with_short_lease(run_id, None, run_admin.cancel)
 
     async def resolve(
         self, run_id: str, key: str, value: object = None, *, seq: int | None = None
@@ -362,15 +361,15 @@ class Engine:
         if seq is not None:
             check_integer("seq", seq, 0, MAX_INTEGER)
         value = normalize(value)
-        caller = await confirmed_caller_of(self._parts, run_id)
+        caller = await callers.confirmed_caller_of(self._runtime, run_id)
         if caller is not None:
             await on_loop(caller.loop, caller.resolve(key, value, seq))
             return
         live = self._live.get(run_id)
         if live is not None and await live.resolve_live(key, value, seq):
             return
-        act = partial(control_calls.resolve, key=key, value=value, seq=seq)
-        await self._briefly(run_id, None, act)
+        act = partial(run_admin.resolve, key=key, value=value, seq=seq)
+        await self._with_short_lease(run_id, None, act)
 
     async def delete_run(self, run_id: str, *, lease: Lease | None = None) -> None:
         """Delete a run: blobs first, journal last; the tombstone of its epochs stays.
@@ -382,16 +381,16 @@ class Engine:
         Raises `LeaseHeldError` (``held``) while somebody has the run.
         """
         check_run_id(run_id)
-        caller = await confirmed_caller_of(self._parts, run_id)
+        caller = await callers.confirmed_caller_of(self._runtime, run_id)
         if caller is not None and lease is None:
-            await self._parts.bridge.call(
-                partial(control_calls.check_no_live_child, self._parts, run_id)
+            await self._runtime.bridge.call(
+                partial(run_admin.check_no_live_child, self._runtime, run_id)
             )
             await on_loop(caller.loop, caller.delete())
             return
         if lease is None and run_id in self._live:
             raise self._held(run_id)
-        await self._briefly(run_id, lease, control_calls.delete)
+        await self._with_short_lease(run_id, lease, run_admin.delete)
 
     async def prune_run(self, run_id: str, *, lease: Lease | None = None) -> PruneReport:
         """Delete the checkpoints and summaries that completed calls of a run no longer need.
@@ -402,12 +401,12 @@ class Engine:
         inside the run it goes through the segment's own lease.
         """
         check_run_id(run_id)
-        caller = await confirmed_caller_of(self._parts, run_id)
+        caller = await callers.confirmed_caller_of(self._runtime, run_id)
         if caller is not None and lease is None:
             return await on_loop(caller.loop, caller.through_door(prune_inside))
         if lease is None and run_id in self._live:
             raise self._held(run_id)
-        return await self._briefly(run_id, lease, prune)
+        return await self._with_short_lease(run_id, lease, prune)
 
     async def apply_retention(
         self, policy: RetentionPolicy, *, dry_run: bool = False
@@ -417,9 +416,9 @@ class Engine:
         With ``dry_run`` nothing is changed and the report says what would be. Raises store
         errors of the listing.
         """
-        await confirmed_caller(self._parts)
-        return await self._parts.bridge.call(
-            partial(apply_retention, self._parts, policy, dry_run=dry_run)
+        await callers.confirmed_caller(self._runtime)
+        return await self._runtime.bridge.call(
+            partial(apply_retention, self._runtime, policy, dry_run=dry_run)
         )
 
     # --- inside -------------------------------------------------------------------------------
@@ -429,36 +428,36 @@ class Engine:
             f"run {run_id!r} is live in this engine: wait for its handle, or cancel it",
             run_id=run_id,
             reason="held",
-            holder=self._parts.owner,
+            holder=self._runtime.owner,
         )
 
     def _ownership(self, run_id: str, lease: Lease | None) -> Callable[[], Ownership]:
         """Return how the run is taken. Raises `ConfigError` for the lease of another run."""
         if lease is None:
-            return partial(self._parts.own, run_id)
+            return partial(self._runtime.own, run_id)
         if check_lease(lease).run_id != run_id:
             message = f"the lease is for run {lease.run_id!r}, not {run_id!r}: acquire that one"
             raise ConfigError(message)
-        return partial(BorrowedRun, lease)
+        return partial(ExternalLease, lease)
 
     def _launch(
         self,
         run_id: str,
-        wish: StartNew | Resume,
+        request: StartNew | Resume,
         lease: Lease | None,
         before: LeaseInfo | None = None,
     ) -> RunHandle:
-        if caller_of(self._parts, run_id) is not None:
+        if callers.caller_of(self._runtime, run_id) is not None:
             raise self._held(run_id)
         take = self._ownership(run_id, lease)
         if lease is None and before is not None:
-            take = partial(self._parts.take_up, run_id, before)
-        return self._launch_owned(run_id, wish, take, lease)
+            take = partial(self._runtime.take_up, run_id, before)
+        return self._launch_owned(run_id, request, take, lease)
 
     def _launch_owned(
         self,
         run_id: str,
-        wish: StartNew | Resume,
+        request: StartNew | Resume,
         take: Callable[[], Ownership],
         lease: Lease | None = None,
     ) -> RunHandle:
@@ -468,12 +467,12 @@ class Engine:
                 raise self._held(run_id)
             handle = RunHandle(
                 run_id,
-                self._parts,
-                wish,
-                confirmed(self._parts, take),
+                self._runtime,
+                request,
+                callers.confirmed(self._runtime, take),
                 on_end=self._forget,
                 resolve=partial(self.resolve, run_id),
-                cancel=partial(self._briefly, run_id, lease, control_calls.cancel),
+                cancel=partial(self._with_short_lease, run_id, lease, run_admin.cancel),
             )
             self._live[run_id] = handle
         return handle
@@ -487,8 +486,10 @@ class Engine:
         if self._live.get(handle.run_id) is handle:
             del self._live[handle.run_id]
 
-    async def _briefly(
-        self, run_id: str, lease: Lease | None, act: Callable[[Parts, Door, Ownership], T]
+    async def _with_short_lease(
+        self, run_id: str, lease: Lease | None, act: Callable[[Runtime, RunWriter, Ownership], T]
     ) -> T:
-        take = confirmed(self._parts, self._ownership(run_id, lease))
-        return await self._parts.bridge.call(partial(control_calls.briefly, self._parts, take, act))
+        take = callers.confirmed(self._runtime, self._ownership(run_id, lease))
+        return await self._runtime.bridge.call(
+            partial(run_admin.with_short_lease, self._runtime, take, act)
+        )

@@ -10,24 +10,24 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rulvar.core.engine.callers import confirmed_caller
-from rulvar.core.engine.control import Ending, SegmentEnded
+from rulvar.core.engine.admin.callers import confirmed_caller
 from rulvar.core.engine.driver import drive
-from rulvar.core.engine.loops import on_loop
-from rulvar.core.engine.ownership import OwnedRun
-from rulvar.core.engine.segment import CURRENT
+from rulvar.core.engine.io.bridge import on_loop
+from rulvar.core.engine.kernel.endings import Ending, SegmentEnded
+from rulvar.core.engine.lease.ownership import OwnedLease
+from rulvar.core.engine.segment.lifecycle import CURRENT
 from rulvar.core.errors import StoreError
 from rulvar.core.records import TERMINAL_STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from rulvar.core.engine.boot import Resume, StartNew
-    from rulvar.core.engine.events import EventStream, Tell
-    from rulvar.core.engine.outcome import RunOutcome
-    from rulvar.core.engine.ownership import Ownership
-    from rulvar.core.engine.parts import Parts
-    from rulvar.core.engine.segment import Segment
+    from rulvar.core.engine.io.event_bus import Emit, EventStream
+    from rulvar.core.engine.kernel.outcome import RunOutcome
+    from rulvar.core.engine.lease.ownership import Ownership
+    from rulvar.core.engine.segment.begin import Resume, StartNew
+    from rulvar.core.engine.segment.lifecycle import Segment
+    from rulvar.core.engine.segment.runtime import Runtime
 
 __all__ = ["RunHandle"]
 
@@ -40,8 +40,8 @@ class RunHandle:
     def __init__(
         self,
         run_id: str,
-        parts: Parts,
-        wish: StartNew | Resume,
+        runtime: Runtime,
+        request: StartNew | Resume,
         take: Callable[[], Ownership],
         *,
         on_end: Callable[[RunHandle], None],
@@ -51,13 +51,13 @@ class RunHandle:
         self.run_id = run_id
         self._resolve = resolve
         self._cancel = cancel
-        self._parts = parts
+        self._runtime = runtime
         self._segment: Segment | None = None
         self._asked: Ending | None = None
         self._began = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(
-            self._drive(wish, take), name=f"rulvar-segment:{run_id}"
+            self._drive(request, take), name=f"rulvar-segment:{run_id}"
         )
         # What other loops wait on; running, so that nobody who waits can cancel it.
         self._over: Future[RunOutcome] = Future()
@@ -74,7 +74,7 @@ class RunHandle:
 
         Whoever waits on the run's own loop goes on before the body's first line does.
         """
-        self._parts.bridge.refuse_child()
+        self._runtime.bridge.refuse_child()
         await on_loop(self._loop, self._wait_began())
         return self._segment is not None
 
@@ -86,15 +86,15 @@ class RunHandle:
 
         Raises as `Engine.run` does, and `StoreForkedError` in a forked child, as every call.
         """
-        self._parts.bridge.refuse_child()
+        self._runtime.bridge.refuse_child()
         return await asyncio.wrap_future(self._over)
 
-    async def result_or_let_go(self) -> RunOutcome:
+    async def result_or_detach(self) -> RunOutcome:
         """Wait for the segment's end; cancelling the wait lets the run go. Raises as `result`."""
         try:
             return await self.result()
         except asyncio.CancelledError:
-            self.let_go()
+            self.detach()
             while not self.done:
                 # Cancelled again: still wait, or the run looks live to whoever resumes it next.
                 with contextlib.suppress(asyncio.CancelledError):
@@ -103,7 +103,7 @@ class RunHandle:
 
     async def wait(self) -> None:
         """Wait until the segment is over, whatever it came to."""
-        self._parts.bridge.refuse_child()
+        self._runtime.bridge.refuse_child()
         over = asyncio.wrap_future(self._over)
         try:
             await asyncio.wait({over})
@@ -129,18 +129,18 @@ class RunHandle:
         cancelled under a brief lease. Raises as `result`, and `LeaseHeldError` (``held``) when
         another process has taken the run since.
         """
-        await confirmed_caller(self._parts)
+        await confirmed_caller(self._runtime)
         self._ask(Ending.CANCELLED)
         outcome = await self.result()
         return outcome if outcome.status in TERMINAL_STATUSES else await self._cancel()
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """End the segment without an outcome; its lease is given back, the run stays."""
         self._ask(Ending.STOPPED)
 
     def drain(self) -> None:
         """Let the calls under way end and be journalled, then let the run go."""
-        self._parts.bridge.refuse_child()
+        self._runtime.bridge.refuse_child()
 
         def ask() -> None:
             if self._segment is None:
@@ -157,17 +157,17 @@ class RunHandle:
         A reader that is more than ``buffer`` events behind loses the oldest, and gets an
         event of kind ``lagged`` in their place. Raises `ConfigError` for a bad ``buffer``.
         """
-        hub = self._parts.hub
-        stream = hub.stream(self.run_id, buffer=buffer)
+        bus = self._runtime.bus
+        stream = bus.stream(self.run_id, buffer=buffer)
         watched = weakref.ref(stream)
 
         def over(_task: asyncio.Task[RunOutcome]) -> None:
             ended = watched()
             if ended is not None:
-                hub.forget(ended)
+                bus.forget(ended)
 
         if self._loop.is_closed():
-            hub.forget(stream)
+            bus.forget(stream)
         else:
             self._loop.call_soon_threadsafe(self._task.add_done_callback, over)
         return stream
@@ -182,7 +182,7 @@ class RunHandle:
 
     async def resolve_live(self, key: str, value: object, seq: int | None) -> bool:
         """Answer what the live run waits for; False when the segment has ended by now."""
-        self._parts.bridge.refuse_child()
+        self._runtime.bridge.refuse_child()
         return await on_loop(self._loop, self._resolve_live(key, value, seq))
 
     async def _resolve_live(self, key: str, value: object, seq: int | None) -> bool:
@@ -198,7 +198,7 @@ class RunHandle:
         return False
 
     def _ask(self, ending: Ending) -> None:
-        self._parts.bridge.refuse_child()
+        self._runtime.bridge.refuse_child()
 
         def ask() -> None:
             if self._segment is None:
@@ -215,22 +215,22 @@ class RunHandle:
         if self._asked is not None:
             segment.end(self._asked)
 
-    async def _drive(self, wish: StartNew | Resume, take: Callable[[], Ownership]) -> RunOutcome:
+    async def _drive(self, request: StartNew | Resume, take: Callable[[], Ownership]) -> RunOutcome:
         CURRENT.set(None)  # a run started from inside another is no part of it
-        parts = self._parts
+        runtime = self._runtime
         taken: list[Ownership] = []
         try:
-            await parts.bridge.call(take, then=taken.append)
+            await runtime.bridge.call(take, then=taken.append)
             [ownership] = taken
-            if isinstance(ownership, OwnedRun):
-                parts.keeper.watch(ownership, self._loop)
-            self._tell("lease.granted", epoch=ownership.epoch)
-            outcome = await drive(parts, ownership, wish, on_live=self._live)
+            if isinstance(ownership, OwnedLease):
+                runtime.renewer.watch(ownership, self._loop)
+            self._emit("lease.granted", epoch=ownership.epoch)
+            outcome = await drive(runtime, ownership, request, on_live=self._live)
         except BaseException as error:
-            self._tell("run.ended", name=type(error).__name__)
+            self._emit("run.ended", name=type(error).__name__)
             raise
         else:
-            self._tell("run.ended", name=outcome.status)
+            self._emit("run.ended", name=outcome.status)
             return outcome
         finally:
             for ownership in taken:
@@ -238,14 +238,14 @@ class RunHandle:
 
     async def _give_back(self, ownership: Ownership) -> None:
         try:
-            await self._parts.bridge.call(partial(self._parts.give_back, ownership))
+            await self._runtime.bridge.call(partial(self._runtime.give_back, ownership))
         except StoreError as error:
             # The outcome stands; the lease runs out by itself.
             _log.warning("run %r: its lease could not be released: %s", self.run_id, error)
         else:
-            self._tell("lease.released", epoch=ownership.epoch)
+            self._emit("lease.released", epoch=ownership.epoch)
 
     @property
-    def _tell(self) -> Tell:
+    def _emit(self) -> Emit:
         number = 0 if self._segment is None else self._segment.number
-        return partial(self._parts.hub.tell, self.run_id, number)
+        return partial(self._runtime.bus.emit, self.run_id, number)

@@ -1,4 +1,4 @@
-"""Rewriting a row from its journal: through the door, under one brief lease per run.
+"""Rewriting a row from its journal: through the writer, under one brief lease per run.
 
 Nothing of a run's body is executed and no workflow is needed. A brief lease taken while an
 owner sleeps ends that owner, as any brief lease does. Called from plain threads.
@@ -11,10 +11,10 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeAlias
 
-from rulvar.core.engine.callers import confirmed
-from rulvar.core.engine.control_calls import briefly
+from rulvar.core.engine.admin.callers import confirmed
+from rulvar.core.engine.admin.run_admin import with_short_lease
 from rulvar.core.engine.engine import Engine
-from rulvar.core.engine.ownership import OwnedRun, UnownedRun
+from rulvar.core.engine.lease.ownership import NoLease, OwnedLease
 from rulvar.core.errors import StoreCorruptError
 from rulvar.core.journal import read_journal, run_start
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from rulvar.core.clock import Clock
-    from rulvar.core.engine.door import Door
-    from rulvar.core.engine.ownership import Ownership
-    from rulvar.core.engine.parts import Parts
+    from rulvar.core.engine.lease.ownership import Ownership
+    from rulvar.core.engine.lease.writer import RunWriter
+    from rulvar.core.engine.segment.runtime import Runtime
     from rulvar.core.ids import IdSource
     from rulvar.core.records import JournalRecord, RunMeta
     from rulvar.core.stores import StorePair
@@ -68,16 +68,16 @@ class RowRewriter:
         (``held``) while somebody has the run, `SupersededError` when it is lost meanwhile,
         `SegmentEnded` from inside a segment that has ended, and what the store raises.
         """
-        parts = self._engine.parts
-        take = partial(parts.take, run_id) if parts.owns else partial(UnownedRun, run_id)
-        return briefly(parts, confirmed(parts, take), partial(_rewrite, decide=decide))
+        runtime = self._engine.runtime
+        take = partial(runtime.take, run_id) if runtime.owns else partial(NoLease, run_id)
+        return with_short_lease(runtime, confirmed(runtime, take), partial(_rewrite, decide=decide))
 
     def close(self) -> None:
         """Stop renewing; idempotent. The stores stay open."""
-        parts = self._engine.parts
-        parts.keeper.close()
-        parts.bridge.close()
-        parts.step_threads.close()
+        runtime = self._engine.runtime
+        runtime.renewer.close()
+        runtime.bridge.close()
+        runtime.step_threads.close()
 
     def __enter__(self) -> Self:
         return self
@@ -91,21 +91,23 @@ class RowRewriter:
         self.close()
 
 
-def _rewrite(parts: Parts, door: Door, ownership: Ownership, *, decide: Decide) -> int | None:
-    if isinstance(ownership, OwnedRun):
-        ownership.verify = door.verify
+def _rewrite(
+    runtime: Runtime, writer: RunWriter, ownership: Ownership, *, decide: Decide
+) -> int | None:
+    if isinstance(ownership, OwnedLease):
+        ownership.verify = writer.verify
     while True:
-        authority = door.authority()
-        row = parts.reads.meta(door.run_id)
-        records = parts.reads.load(door.run_id)
-        door.arm(records, row, _genesis(door.run_id, records))
+        authority = writer.authority()
+        row = runtime.reads.meta(writer.run_id)
+        records = runtime.reads.load(writer.run_id)
+        writer.record_read_state(records, row, _genesis(writer.run_id, records))
         wanted = decide(row, records)
-        if door.authority() == authority:
+        if writer.authority() == authority:
             break
     if wanted is None:
         return None
-    door.put_meta(wanted)
-    return door.epoch
+    writer.put_meta(wanted)
+    return writer.epoch
 
 
 def _genesis(run_id: str, records: Sequence[JournalRecord]) -> str | None:

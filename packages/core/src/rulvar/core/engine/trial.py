@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 from rulvar.core.clock import SystemClock
-from rulvar.core.engine.boot import Resume
 from rulvar.core.engine.driver import drive
 from rulvar.core.engine.engine import Engine
-from rulvar.core.engine.reads import Reads
+from rulvar.core.engine.io.reads import Reads
+from rulvar.core.engine.segment.begin import Resume
 from rulvar.core.errors import ConfigError, NonDeterminismError
 from rulvar.core.journal import (
     cancel_begun,
@@ -37,11 +37,11 @@ from rulvar.core.wire import parse_time
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rulvar.core.engine.outcome import RunOutcome
-    from rulvar.core.engine.parts import Parts
-    from rulvar.core.engine.replay import Call
-    from rulvar.core.engine.segment import Segment
-    from rulvar.core.engine.workflow import Workflow
+    from rulvar.core.engine.code.workflow import Workflow
+    from rulvar.core.engine.kernel.outcome import RunOutcome
+    from rulvar.core.engine.kernel.replay import Call
+    from rulvar.core.engine.segment.lifecycle import Segment
+    from rulvar.core.engine.segment.runtime import Runtime
     from rulvar.core.errors import RulvarError
     from rulvar.core.events import Event
     from rulvar.core.journal import JournalEntry
@@ -99,19 +99,19 @@ async def try_run(
                 changed.append(event.name)
 
         async with Engine(copy, workflows, observer=watch) as engine:
-            parts = replace(
-                engine.parts,
+            runtime = replace(
+                engine.runtime,
                 perform=False,
                 clock=_StillClock(moment),
                 cancel_child=_cancel_nothing,
                 launch=_launch_nothing,
             )
-            trial = await _try(parts, run_id, seconds)
+            trial = await _try(runtime, run_id, seconds)
         # The engine is closed: the watch was told everything.
         return replace(trial, changed_args=tuple(dict.fromkeys(changed)))
 
 
-async def _try(parts: Parts, run_id: str, seconds: float) -> Trial:
+async def _try(runtime: Runtime, run_id: str, seconds: float) -> Trial:
     live: list[Segment] = []
     late: list[bool] = []
 
@@ -127,7 +127,7 @@ async def _try(parts: Parts, run_id: str, seconds: float) -> Trial:
     outcome: RunOutcome | None = None
     blocked: RulvarError | None = None
     try:
-        outcome = await drive(parts, parts.own(run_id), Resume(), on_live=begin)
+        outcome = await drive(runtime, runtime.own(run_id), Resume(), on_live=begin)
     except NonDeterminismError as error:
         blocked = error
     finally:
@@ -151,7 +151,7 @@ async def _try(parts: Parts, run_id: str, seconds: float) -> Trial:
         run_id=run_id,
         status="ok",
         replayed=replayed,
-        then=_then(live[0].strands.untried if live else None, outcome),
+        then=_then(live[0].scheduler.untried if live else None, outcome),
         untried=None if left is None else left.seq,
     )
 

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rulvar.core.checks import MAX_INTEGER, check_integer
-from rulvar.core.engine.sweep import Sweeper, choose
-from rulvar.core.engine.usercode import UserCode
+from rulvar.core.engine.admin.sweep import Sweeper, choose
+from rulvar.core.engine.code.calling import UserCode
 from rulvar.core.errors import (
     LeaseHeldError,
     OutcomeUnknownError,
@@ -27,10 +27,10 @@ from rulvar.core.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rulvar.core.engine.admin.retention import RetentionPolicy
     from rulvar.core.engine.engine import Engine
     from rulvar.core.engine.handle import RunHandle
-    from rulvar.core.engine.outcome import RunOutcome
-    from rulvar.core.engine.retention import RetentionPolicy
+    from rulvar.core.engine.kernel.outcome import RunOutcome
 
 __all__ = ["Worker", "WorkerReport", "WorkerResult"]
 
@@ -97,15 +97,15 @@ class Worker:
         check_integer("poll_interval_ms", poll_interval_ms, 1, MAX_INTEGER)
         self._engine = engine
         self._concurrency = concurrency
-        self._held_ms = (engine.parts.lease_ttl_ms or 0) // 3
+        self._held_ms = (engine.runtime.lease_ttl_ms or 0) // 3
         self._poll_seconds = poll_interval_ms / 1000
         self._retention = retention
         self._retention_seconds = retention_interval_ms / 1000
         self._retained_at = -math.inf
         self._on_result = on_result
-        parts = engine.parts
+        runtime = engine.runtime
         self._sweeper = Sweeper(
-            parts.reads, parts.clock, engine.workflows, parts.code, parts.lease_ttl_ms or 0
+            runtime.reads, runtime.clock, engine.workflows, runtime.code, runtime.lease_ttl_ms or 0
         )
         self._alone: str | None = None
         self._running: dict[asyncio.Task[None], RunHandle] = {}
@@ -129,7 +129,7 @@ class Worker:
         Cancelling the task lets every run go, too. Raises store errors of a sweep, except
         busy ones, and `StoreForkedError` in a forked child.
         """
-        self._engine.parts.bridge.refuse_child()
+        self._engine.runtime.bridge.refuse_child()
         try:
             while not self._stop.is_set():
                 await self._retain()
@@ -146,17 +146,19 @@ class Worker:
         if free <= 0:
             return 0
         busy = {handle.run_id for handle in self._running.values()}
-        parts = self._engine.parts
+        runtime = self._engine.runtime
         try:
             if await self._is_alone():
                 return 0
-            found = await parts.bridge.call(partial(self._sweeper.candidates, busy))
+            found = await runtime.bridge.call(partial(self._sweeper.candidates, busy))
         except StoreBusyError as error:
             self._report.busy += 1
             _log.warning("the sweep found the store busy: %s", error)
             return 0
         self._report.sweeps += 1
-        chosen = choose(found, executing=len(self._running), free=free, now_ms=parts.clock.now_ms())
+        chosen = choose(
+            found, executing=len(self._running), free=free, now_ms=runtime.clock.now_ms()
+        )
         begun = 0
         for each in chosen:
             try:
@@ -178,7 +180,7 @@ class Worker:
         ):
             self._alone = None
             return False
-        bridge = self._engine.parts.bridge
+        bridge = self._engine.runtime.bridge
         if not await bridge.call(partial(self._sweeper.is_suspected, self._alone)):
             self._alone = None  # it has got something done
         return self._alone is not None
@@ -239,11 +241,11 @@ class Worker:
         else:
             report.outcomes[outcome.status] = report.outcomes.get(outcome.status, 0) + 1
             result = WorkerResult(run_id=handle.run_id, outcome=outcome)
-        self._tell(result)
+        self._emit(result)
 
     async def _set_aside(self, run_id: str, error: Exception) -> None:
         try:
-            blocked = await self._engine.parts.bridge.call(
+            blocked = await self._engine.runtime.bridge.call(
                 partial(self._sweeper.why_blocked, run_id)
             )
         except RulvarError:
@@ -263,11 +265,11 @@ class Worker:
         expected = isinstance(error, RulvarError)
         _log.error("run %r is set aside: %s", run_id, error, exc_info=None if expected else error)
         try:
-            await self._engine.parts.bridge.call(partial(self._sweeper.note_broken, run_id))
+            await self._engine.runtime.bridge.call(partial(self._sweeper.note_broken, run_id))
         except RulvarError as failed:
             _log.warning("run %r could not be set aside: %s", run_id, failed)
 
-    def _tell(self, result: WorkerResult) -> None:
+    def _emit(self, result: WorkerResult) -> None:
         if self._on_result is None:
             return
         try:
@@ -282,6 +284,6 @@ class Worker:
         if self._running:
             await asyncio.wait(set(self._running), timeout=self._grace_ms / 1000)
         for handle in self._running.values():
-            handle.let_go()
+            handle.detach()
         if self._running:
             await asyncio.wait(set(self._running))

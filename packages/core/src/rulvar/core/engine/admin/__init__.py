@@ -1,0 +1,1 @@
+"""What is done to a run from outside: answers, cancellation, retries, deletion, sweeps."""

@@ -1,0 +1,1 @@
+"""Ways to the store and to observers: threads, reads, mutations, events."""
