@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 from moving_runs import content, files, fill, record, sqlite
 
+from rulvar.core.copy_runs import copy_runs
 from rulvar.core.errors import ConfigError
-from rulvar.core.moving import copy_runs
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ManualClock, ReferenceStore, reference_stores
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rulvar.core.moving import CopiedRun
+    from rulvar.core.copy_runs import CopiedRun
 
 AWKWARD = ["a", "A", "CON", "é", "e\u0301", "z" * 200, "100%", "order-17"]
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from moving_runs import content, fill, record, stopping
 
+from rulvar.core.copy_runs import copy_runs
 from rulvar.core.errors import StoreFullError
-from rulvar.core.moving import copy_runs
 from rulvar.core.records import RunMeta
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ReferenceStore, reference_stores

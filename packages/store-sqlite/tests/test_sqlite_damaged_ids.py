@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from rulvar.core import JournalRecord, Lease, RunFilter, RunMeta, Stores, audit_runs
-from rulvar.core.moving import copy_runs
+from rulvar.core.copy_runs import copy_runs
 from rulvar.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:

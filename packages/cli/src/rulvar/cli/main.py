@@ -33,7 +33,7 @@ from rulvar.cli.others import (
 )
 from rulvar.cli.render import Output, OutputLostError
 from rulvar.core.errors import RulvarError
-from rulvar.core.wording import plain, plain_lines
+from rulvar.core.formatting import plain, plain_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -10,7 +10,7 @@ import click
 
 from rulvar.core.errors import PluginError
 from rulvar.core.foreign import ForeignError, calling_foreign_code
-from rulvar.core.wording import command_line, plain
+from rulvar.core.formatting import command_line, plain
 
 __all__ = [
     "KNOWN",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rulvar.cli.exits import status_of_run
 from rulvar.core.errors import StepFailedError
-from rulvar.core.wording import command_line
+from rulvar.core.formatting import command_line
 
 if TYPE_CHECKING:
     from rulvar.cli.exits import ExitStatus

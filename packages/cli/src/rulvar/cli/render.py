@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from typing import TYPE_CHECKING, TextIO, cast
 
 from rulvar.cli.tables import lines_of
-from rulvar.core.wording import plain, plain_json, plain_lines
+from rulvar.core.formatting import plain, plain_json, plain_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

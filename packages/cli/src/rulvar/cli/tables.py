@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import le
 from typing import TYPE_CHECKING, TypeAlias
 
-from rulvar.core.wording import plain, plain_lines
+from rulvar.core.formatting import plain, plain_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from rulvar.cli.outcomes import again
 from rulvar.cli.render import ago, plain, size, span
 from rulvar.cli.tables import columns, stacked
+from rulvar.core.formatting import command_line, counted
 from rulvar.core.journal import SUSPECTED
 from rulvar.core.records import TERMINAL_STATUSES
 from rulvar.core.wire import format_time, json_text, parse_time
-from rulvar.core.wording import command_line, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

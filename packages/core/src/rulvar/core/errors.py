@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from rulvar.core.wording import command_line, format_time
+from rulvar.core.formatting import command_line, format_time
 
 if TYPE_CHECKING:
     from rulvar.core.failures import FailureMember

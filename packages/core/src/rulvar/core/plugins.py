@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rulvar.core.errors import PluginError, RulvarError, StoreError
 from rulvar.core.foreign import ForeignError, calling_foreign_code
+from rulvar.core.formatting import with_article
 from rulvar.core.stores import Stores
 from rulvar.core.urls import StoreURL
-from rulvar.core.wording import with_article
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

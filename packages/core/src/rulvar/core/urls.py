@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 from urllib.parse import unquote, unquote_plus
 
 from rulvar.core.errors import ConfigError
-from rulvar.core.wording import with_article
+from rulvar.core.formatting import with_article
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,8 +14,8 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn, cast
 
+from rulvar.core.formatting import format_time
 from rulvar.core.records import Blocked, JsonMembers, RunMeta
-from rulvar.core.wording import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

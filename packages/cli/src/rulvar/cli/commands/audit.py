@@ -15,8 +15,8 @@ from rulvar.cli.options import output_options, pass_output, store_option
 from rulvar.cli.render import plain, size, span
 from rulvar.cli.tables import columns, stacked
 from rulvar.core.errors import ConfigError
+from rulvar.core.formatting import counted
 from rulvar.core.records import RUN_STATUSES
-from rulvar.core.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from rulvar.cli.tables import columns, stacked
 from rulvar.core.capabilities import fencing_domain_of, has_leases
 from rulvar.core.errors import ConfigError
 from rulvar.core.fencing import assert_fenced_writes, has_fenced_writes, probe_fencing
-from rulvar.core.wording import with_article
+from rulvar.core.formatting import with_article
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from rulvar.cli.render import plain
 from rulvar.cli.several import confirm, each_run, is_there, no_such_run
 from rulvar.core import Engine
 from rulvar.core.checks import check_run_id
-from rulvar.core.wording import counted
+from rulvar.core.formatting import counted
 
 if TYPE_CHECKING:
     from rulvar.cli.render import Output

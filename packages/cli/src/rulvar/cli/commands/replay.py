@@ -22,8 +22,8 @@ from rulvar.cli.trying import output_kept, watched_loop
 from rulvar.core.checks import check_run_id
 from rulvar.core.engine.trial import Trial, try_run
 from rulvar.core.errors import ConfigError, RulvarError
+from rulvar.core.formatting import counted
 from rulvar.core.records import RUN_STATUSES, RunFilter
-from rulvar.core.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

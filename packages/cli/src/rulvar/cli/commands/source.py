@@ -12,7 +12,7 @@ from rulvar.cli.inspection import inspect_run
 from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import app_option, output_options, pass_output, store_option
 from rulvar.core.errors import ConfigError
-from rulvar.core.wording import plain_lines
+from rulvar.core.formatting import plain_lines
 
 if TYPE_CHECKING:
     from rulvar.cli.render import Output

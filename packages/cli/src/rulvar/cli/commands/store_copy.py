@@ -12,15 +12,15 @@ from rulvar.cli.exits import ExitStatus
 from rulvar.cli.opened import must_exist
 from rulvar.cli.options import output_options, pass_output
 from rulvar.cli.tables import columns
+from rulvar.core.copy_runs import copy_runs
 from rulvar.core.errors import ConfigError
-from rulvar.core.moving import copy_runs
 from rulvar.core.plugins import open_stores
 from rulvar.core.urls import StoreURL
 
 if TYPE_CHECKING:
     from rulvar.cli.render import Output
     from rulvar.cli.tables import Renderable
-    from rulvar.core.moving import CopiedRun, CopyReport
+    from rulvar.core.copy_runs import CopiedRun, CopyReport
 
 __all__ = ["store"]
 

@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from rulvar.core.wording import counted
+from rulvar.core.formatting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

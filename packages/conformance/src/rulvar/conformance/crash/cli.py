@@ -10,7 +10,7 @@ import click
 from rulvar.conformance.harness.store_under_test import UrlSubject
 from rulvar.conformance.harness.terminal import ChangingLine, debug_option
 from rulvar.conformance.harness.terminated import cleans_up_at_sigterm
-from rulvar.core.wording import counted
+from rulvar.core.formatting import counted
 
 if TYPE_CHECKING:
     from rulvar.conformance.crash.call_log import Side

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from rulvar.core.wording import counted
+from rulvar.core.formatting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -23,7 +23,7 @@ from rulvar.conformance.harness.child import IN_CHILD
 from rulvar.conformance.harness.children import Children
 from rulvar.conformance.harness.store_under_test import UrlSubject
 from rulvar.core.errors import ConfigError
-from rulvar.core.wording import counted
+from rulvar.core.formatting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

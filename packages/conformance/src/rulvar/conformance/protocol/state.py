@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from rulvar.core.formatting import counted
 from rulvar.core.mutations import Mutation
-from rulvar.core.wording import counted
 
 __all__ = [
     "ABSENT",

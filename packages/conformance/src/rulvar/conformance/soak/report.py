@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rulvar.core.wording import counted
+from rulvar.core.formatting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from rulvar.core.audit.findings import Finding, RowChange, RunAudit
 from rulvar.core.errors import StoreCorruptError
+from rulvar.core.formatting import counted
 from rulvar.core.journal import (
     HASH_WINDOW,
     decode_entry,
@@ -37,7 +38,6 @@ from rulvar.core.journal import (
 )
 from rulvar.core.records import TERMINAL_STATUSES
 from rulvar.core.wire import parse_time
-from rulvar.core.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """The journal as the engine reads and writes it: entries, and what can be folded from them.
 
-`entries` is the wire form of one record's payload; `calls` says which calls count; `folds`
+`entries` is the wire form of one record's payload; `calls` says which calls count; `queries`
 answers questions about a whole journal (has it begun, how did it settle, what does it wait
 for), `deaths` about segments that ended without a word, `structure` about a journal of any
 writer, and `references` which blobs it refers to; all without any I/O.
@@ -37,7 +37,8 @@ from rulvar.core.journal.entries import (
     read_entries,
     read_journal,
 )
-from rulvar.core.journal.folds import (
+from rulvar.core.journal.losses import Loss, first_loss
+from rulvar.core.journal.queries import (
     RUN_CANCEL,
     RUN_SETTLE,
     Settle,
@@ -52,7 +53,6 @@ from rulvar.core.journal.folds import (
     run_start,
     works_after,
 )
-from rulvar.core.journal.losses import Loss, first_loss
 from rulvar.core.journal.references import BlobReference, BlobReferences, referenced_blobs
 from rulvar.core.journal.structure import Structure, first_epoch_fall, last_moment, structure
 

@@ -25,7 +25,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from rulvar.core.journal.folds import RUN_START
+from rulvar.core.journal.queries import RUN_START
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

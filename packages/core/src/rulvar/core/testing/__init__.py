@@ -16,7 +16,7 @@ from rulvar.core.testing.reference import (
     StoreSnapshot,
     reference_stores,
 )
-from rulvar.core.testing.watched import StoreCall, WatchedStores
+from rulvar.core.testing.spying import StoreCall, WatchedStores
 
 __all__ = [
     "ManualClock",

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from rulvar.core.errors import ConfigError
+from rulvar.core.formatting import counted, plain, plain_json
 from rulvar.core.urls import StoreURL
 from rulvar.core.wire import json_text
-from rulvar.core.wording import counted, plain, plain_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

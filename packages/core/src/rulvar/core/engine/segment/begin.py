@@ -17,6 +17,7 @@ from rulvar.core.engine.kernel.replay import Replay
 from rulvar.core.engine.kernel.run_retries import RETRIED_STATUSES, retry_draft, was_retried_by
 from rulvar.core.engine.segment.recoveries import exhaust, recover, recovery_of
 from rulvar.core.errors import ConfigError, StoreCorruptError
+from rulvar.core.formatting import command_line
 from rulvar.core.journal import (
     HASH_VERSION,
     HASH_WINDOW,
@@ -33,7 +34,6 @@ from rulvar.core.journal import (
 from rulvar.core.records import TERMINAL_STATUSES, RunMeta
 from rulvar.core.values import content_hash, normalize
 from rulvar.core.wire import format_time
-from rulvar.core.wording import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ import unicodedata
 
 import pytest
 
-from rulvar.core.wording import command_line, counted, plain, plain_json, plain_lines
+from rulvar.core.formatting import command_line, counted, plain, plain_json, plain_lines
 
 
 @pytest.mark.parametrize(
