@@ -10,6 +10,7 @@ import sys
 import unicodedata
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -154,6 +155,20 @@ def test_what_is_not_seen_is_not_printed(command: list[str], option: list[str]) 
     if "--json" in option and result.stdout:
         for line in result.stdout.splitlines() if command[0] == "worker" else [result.stdout]:
             json.loads(line)
+
+
+def test_a_usage_error_begins_no_line_whatever_it_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the oldest click that is admitted words them, and as another's command may."""
+
+    @click.command()
+    def fail() -> None:
+        raise click.UsageError(f"there is no {BAD!s}")
+
+    monkeypatch.setitem(main.commands, "fail", fail)
+    result = CliRunner().invoke(main, ["fail"])
+    assert result.exit_code == 2
+    assert r"\r\nFAKE ROW" in result.stderr
+    assert not any(line.startswith("FAKE ROW") for line in result.stderr.splitlines())
 
 
 @pytest.mark.slow

@@ -91,6 +91,8 @@ def test_one_that_is_here_without_its_metadata_is_not_to_be_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     install(monkeypatch)
+    # The kit need not be installed beside the command: this test says that its package is.
+    monkeypatch.setattr("rulvar.core.plugins.find_spec", lambda _name: object())
     told = CliRunner().invoke(main, ("certify",)).stderr
     assert "rulvar.conformance is here, and the metadata of rulvar-conformance" in told
     assert "pip install" not in told

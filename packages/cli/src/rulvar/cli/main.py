@@ -291,9 +291,20 @@ def _show_usage(error: click.ClickException, output: Output) -> int:
         _tell(output, partial(output.document, document))
     else:
         shown = io.StringIO()
-        error.show(shown)
+        _on_one_line(error).show(shown)
         output.told(shown.getvalue())
     return error.exit_code
+
+
+def _on_one_line(error: click.ClickException) -> click.ClickException:
+    """Keep an argument that a message quotes from beginning a line; old releases of click do."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return error
+    # The only lines of click's own are those of a list of choices.
+    message = plain(error.format_message().replace("\n\t", " "))
+    if isinstance(error, click.UsageError):
+        return click.UsageError(message, error.ctx)
+    return click.ClickException(message)
 
 
 # --- commands of other distributions --------------------------------------------------------
