@@ -162,7 +162,8 @@ def test_a_usage_error_begins_no_line_whatever_it_quotes(monkeypatch: pytest.Mon
 
     @click.command()
     def fail() -> None:
-        raise click.UsageError(f"there is no {BAD!s}")
+        message = f"there is no {BAD}"
+        raise click.UsageError(message)
 
     monkeypatch.setitem(main.commands, "fail", fail)
     result = CliRunner().invoke(main, ["fail"])

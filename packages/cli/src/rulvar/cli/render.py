@@ -21,6 +21,7 @@ import sys
 import traceback
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, is_dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TextIO, cast
 
 from rulvar.cli.tables import lines_of
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bar",
+    "ListDocument",
     "Output",
     "OutputLostError",
     "Progress",
@@ -94,6 +96,7 @@ class Output:
 
     json: bool = False
     debug: bool = False
+    _unfinished: ListDocument | None = None
 
     def show(self, document: object, human: Callable[[], Renderable]) -> None:
         """Print the result: ``document`` under ``--json``, what ``human`` makes otherwise."""
@@ -105,6 +108,11 @@ class Output:
     def document(self, value: object) -> None:
         """Print one JSON document, indented."""
         _write(value, indent=True)
+
+    def list_document(self, name: str) -> ListDocument:
+        """Return a JSON document whose one long list is printed as it is found."""
+        self._unfinished = ListDocument(name)
+        return self._unfinished
 
     def line(self, value: object) -> None:
         """Print one line of JSON Lines, at once."""
@@ -127,11 +135,14 @@ class Output:
     def failure(self, error: RulvarError) -> None:
         """Print an error: one sentence and its remedy, and under ``--json`` its facts.
 
-        ``--debug`` adds the traceback on standard error.
+        ``--debug`` adds the traceback on standard error. A document whose list is partly
+        printed ends with the error as one of its members.
         """
         if self.debug:
             self.trace(error)
-        if self.json:
+        if self._unfinished is not None and self._unfinished.is_open:
+            self._unfinished.end(error_document(error))
+        elif self.json:
             self.document(error_document(error))
         else:
             self.note(f"error: {error}")
@@ -209,6 +220,57 @@ class Output:
             yield Progress(spinner)
 
 
+@dataclass(slots=True)
+class ListDocument:
+    """One JSON object, ``{NAME: [...], ...}``, whose list is printed as its members are found.
+
+    A list that was added at once is printed as any document is; of a longer one each member
+    stands on one line, and none is kept.
+    """
+
+    name: str
+    _begun: bool = False
+    _held: list[object] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something was added, and the document has not ended."""
+        return self._begun or self._held is not None
+
+    def add(self, members: Sequence[object]) -> None:
+        """Add members; those of the first call are printed when more follow, or the end."""
+        if self._held is None and not self._begun:
+            self._held = list(members)
+            return
+        if self._held is not None:
+            held, self._held = self._held, None
+            _write_out(f"{{\n  {json.dumps(self.name)}: [")
+            self._begun = True
+            self._print(held, "")
+        self._print(members, ",")
+
+    def end(self, rest: Mapping[str, object]) -> None:
+        """Print what stands behind the list, and the end of the document."""
+        if not self._begun:
+            held, self._held = self._held or [], None
+            _write({self.name: held} | dict(rest), indent=True)
+            return
+        self._begun = False
+        _write_out("\n  ]")
+        for name, value in rest.items():
+            _write_out(",\n")
+            _write_out(_shown(partial(_member, name, value)))
+        _write_out("\n}\n")
+
+    @staticmethod
+    def _print(members: Sequence[object], comma: str) -> None:
+        def text(ascii_only: bool) -> str:
+            return ",".join(f"\n    {_compact(each, ascii_only)}" for each in members)
+
+        if members:
+            _write_out(comma + _shown(text))
+
+
 def error_document(error: RulvarError) -> dict[str, object]:
     """Return an error as ``{"error": {"code", "message", "retryable", facts...}}``."""
     facts = {name: _fact(value) for name, value in vars(error).items() if name[0] != "_"}
@@ -242,14 +304,17 @@ class _LogFormatter(logging.Formatter):
 
 
 def _write(value: object, *, indent: bool) -> None:
-    for ascii_only in (False, True):
-        text = _indented(value, ascii_only) if indent else _compact(value, ascii_only)
-        try:
-            text.encode(sys.stdout.encoding or "ascii")
-        except UnicodeEncodeError:
-            continue
-        break
-    _write_out(plain_json(text) + "\n")
+    _write_out(_shown(partial(_indented if indent else _compact, value)) + "\n")
+
+
+def _shown(text_of: Callable[[bool], str]) -> str:
+    """Return JSON text as standard output takes it; the argument asks for ASCII alone."""
+    text = text_of(False)
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        text = text_of(True)
+    return plain_json(text)
 
 
 def _compact(value: object, ascii_only: bool) -> str:
@@ -270,10 +335,15 @@ def _indented(value: object, ascii_only: bool) -> str:
             lines = [_compact(each, ascii_only) for each in cast("list[object]", member)]
             text = "[\n    " + ",\n    ".join(lines) + "\n  ]"
         else:
-            text = json.dumps(member, ensure_ascii=ascii_only, allow_nan=False, indent=2)
-            text = text.replace("\n", "\n  ")
+            members.append(_member(name, member, ascii_only))
+            continue
         members.append(f"  {json.dumps(name, ensure_ascii=ascii_only)}: {text}")
     return "{\n" + ",\n".join(members) + "\n}" if members else "{}"
+
+
+def _member(name: str, value: object, ascii_only: bool) -> str:
+    text = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, indent=2)
+    return f"  {json.dumps(name, ensure_ascii=ascii_only)}: " + text.replace("\n", "\n  ")
 
 
 def _write_out(text: str, *, coloured: bool = False) -> None:

@@ -27,12 +27,21 @@ _FIRST_WIDE = "\u0300"
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A table: its titles, which columns stand to the right, its rows, and the cells' colours."""
+    """A table: its titles, which columns stand to the right, its rows, and the cells' colours.
+
+    One that continues another has ``least``, the widths that the rows before it took.
+    """
 
     titles: tuple[str, ...]
     right: tuple[bool, ...]
     rows: tuple[tuple[str, ...], ...]
     styles: Mapping[str, str]
+    least: tuple[int, ...] | None = None
+
+    def widths(self) -> tuple[int, ...]:
+        """Return how wide each column is, its title and the rows before it counted."""
+        own = [max(map(_places, column)) for column in zip(self.titles, *self.rows, strict=True)]
+        return tuple(own if self.least is None else map(max, own, self.least))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +59,19 @@ def columns(
     rows: Sequence[Sequence[object]],
     *,
     styles: Mapping[str, str] | None = None,
+    before: Columns | None = None,
 ) -> Columns:
     """Return a table; a title that ends in ``>`` aligns its column to the right.
 
-    ``styles`` gives a cell's colour by its text (a status, a verdict).
+    ``styles`` gives a cell's colour by its text (a status, a verdict). ``before`` is the table
+    of the same columns that these rows continue: the titles stand there.
     """
     return Columns(
         titles=tuple(title.rstrip(">") for title in titles),
         right=tuple(title.endswith(">") for title in titles),
         rows=tuple(tuple(plain("" if cell is None else cell) for cell in row) for row in rows),
         styles=styles or {},
+        least=None if before is None else before.widths(),
     )
 
 
@@ -80,15 +92,18 @@ def lines_of(part: Renderable, *, width: int | None, coloured: bool) -> Iterator
 
 
 def _lines_of_table(table: Columns, width: int | None, *, coloured: bool) -> Iterator[str]:
-    rows = (table.titles, *table.rows)
-    places = [[_places(cell) for cell in row] for row in rows]
-    widths = [max(column) for column in zip(*places, strict=True)]
+    widths = list(table.widths())
+    titles = () if table.least is not None else (table.titles,)
     if width is not None:
         _narrow(widths, width - len(_GAP) * (len(widths) - 1))
-    for number, (row, taken) in enumerate(zip(rows, places, strict=True)):
+    for row in (*titles, *table.rows):
+        taken = list(map(_places, row))
         colours = None
         if coloured:
-            colours = [_COLOURS.get(table.styles.get(c, ""), "") if number else _BOLD for c in row]
+            is_title = row is table.titles
+            colours = [
+                _BOLD if is_title else _COLOURS.get(table.styles.get(c, ""), "") for c in row
+            ]
         if all(map(le, taken, widths)):
             yield _line(table, row, taken, widths, colours)
             continue

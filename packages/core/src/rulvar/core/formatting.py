@@ -43,12 +43,17 @@ def plain(text: object) -> str:
 
 def plain_lines(text: str) -> str:
     """Return ``text`` as `plain` does, its line breaks and tabs kept."""
-    return _BUT_LINES.sub(_escape, text)
+    return text if _is_shown(text) else _BUT_LINES.sub(_escape, text)
 
 
 def plain_json(text: str) -> str:
     """Return JSON text that means the same, with whatever is not seen as JSON's own escapes."""
-    return _BUT_LINES.sub(_escape_in_json, text)
+    return text if _is_shown(text) else _BUT_LINES.sub(_escape_in_json, text)
+
+
+def _is_shown(text: str) -> bool:
+    """Whether all of it is seen, answered at once for plain ASCII: most of what is printed."""
+    return text.isascii() and text.replace("\n", "").replace("\t", "").isprintable()
 
 
 def _escape(found: re.Match[str]) -> str:
