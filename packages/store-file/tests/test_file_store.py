@@ -207,9 +207,7 @@ class NoJournals(FaultyFileSystem):
         return super().open(path, flags)
 
 
-@pytest.mark.parametrize("read_only", [False, True])
-def test_listings_open_no_journal_and_no_row_twice(tmp_path: Path, read_only: bool) -> None:
-    root = tmp_path / "store"
+def filled_for_listing(root: Path) -> list[str]:
     run_ids = [f"run-{number:02d}" for number in range(40)]
     with quick(root) as store:
         for run_id in run_ids:
@@ -217,15 +215,34 @@ def test_listings_open_no_journal_and_no_row_twice(tmp_path: Path, read_only: bo
             store.put_meta(row(run_id))
     for journal in (root / "journals").iterdir():
         journal.write_bytes(b"no record\n")
+    return run_ids
+
+
+def test_a_reader_keeps_no_row_and_opens_those_of_the_page_alone(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    run_ids = filled_for_listing(root)
     files = NoJournals("open", at=10**9)
-    with FileJournalStore(root, read_only=read_only, filesystem=files) as store:
+    with FileJournalStore(root, read_only=True, filesystem=files) as store:
+        opening = files.calls
+        page = store.list_runs(RunFilter(limit=9, after_run_id="run-05"))
+        assert [each.run_id for each in page] == run_ids[6:15]
+        assert files.calls - opening == 9
+        assert store.list_run_ids("run-37", 9) == run_ids[38:]
+        assert files.calls - opening == 9
+        assert [each.run_id for each in store.list_runs()] == run_ids
+        assert files.calls - opening == 9 + len(run_ids)
+
+
+def test_listings_of_the_writer_open_no_journal_and_no_row_twice(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    run_ids = filled_for_listing(root)
+    files = NoJournals("open", at=10**9)
+    with FileJournalStore(root, filesystem=files) as store:
         opening = files.calls
         for _ in range(3):
             assert [each.run_id for each in store.list_runs()] == run_ids
             assert store.list_run_ids("run-37", 9) == run_ids[38:]
         assert files.calls - opening == len(run_ids)
-        if read_only:
-            return
         store.put_meta(row("run-07", "error"))
         store.transcripts().put("run-08/x", b"blob")
         changed = files.calls

@@ -25,6 +25,9 @@ _SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-.")
 _ESCAPES = tuple(chr(byte) if byte in _SAFE else f"%{byte:02x}" for byte in range(256))
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|\Z)")
 _PLAIN = re.compile(r"(?:[a-z0-9_.-]|%[0-9a-f]{2})+\Z")
+_ITSELF = re.compile(
+    rf"(?!{_RESERVED.pattern})[a-z0-9_](?:[a-z0-9_.-]{{0,{LONGEST - 2}}}[a-z0-9_-])?\Z"
+)
 _CUT_ESCAPE = re.compile(r"%[0-9a-f]?\Z")
 _DIGEST = re.compile(r"%-([0-9a-f]{64})\Z")
 
@@ -58,6 +61,8 @@ def is_digest_name(name: str) -> str | None:
 
 def decode_name(name: str) -> str | None:
     """Return the id that a plain name stands for, or None for what this store never wrote."""
+    if _ITSELF.match(name):
+        return name  # most ids are spelled as they are, and a listing decodes very many
     if not _PLAIN.match(name):
         return None
     parts = name.split("%")

@@ -1,8 +1,8 @@
 """Catalogue rows, one small JSON file each, and the list of every run of which there is a trace.
 
 Listings read no journal. The writer reads the folders once, when it is first asked to list;
-after that it looks again only at the runs that it has changed since. A read-only store scans
-the folders at each listing and reads the rows whose file is not the one that it knows.
+after that it looks again only at the runs that it has changed since. A read-only store reads
+the folders' names at each listing, and the rows of the page that is asked for; it keeps none.
 """
 
 from __future__ import annotations
@@ -10,23 +10,22 @@ from __future__ import annotations
 import stat
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from rulvar.core.errors import StoreCorruptError
 from rulvar.core.filters import matches
 from rulvar.core.wire import InvalidJSONError, decode_meta
-from rulvar.stores.file.filesystem import NotRegularFileError, exists, read_file
+from rulvar.stores.file.filesystem import NotRegularFileError, read_file
 from rulvar.stores.file.layout import JOURNAL, ROW
 
 if TYPE_CHECKING:
-    import os
+    from collections.abc import Container, Iterator
 
     from rulvar.core.records import RunFilter, RunMeta
     from rulvar.stores.file.directory import StoreDirectory
 
 __all__ = ["Rows"]
-
-_Signature = tuple[int, int, int]
 
 
 @dataclass(slots=True)
@@ -37,7 +36,6 @@ class _Trace:
     has_row: bool = False
     has_journal: bool = False
     has_blobs: bool = False
-    signature: _Signature | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -72,16 +70,12 @@ class Rows:
             message = f"the row of run {run_id!r} cannot be read: {error}; audit the run"
             raise StoreCorruptError(message, run_id=run_id) from error
 
-    # --- all of them, inside StoreDirectory.listing -----------------------------------------
+    # --- all of them, inside StoreDirectory.listing ----------------------------------------------------
 
     def list_runs(self, wanted: RunFilter) -> list[RunMeta]:
         """Return the page of matching rows, by run id."""
         found: list[RunMeta] = []
-        self._refresh()
-        after = wanted.after_run_id
-        start = 0 if after is None else bisect_right(self._order, after)
-        for at in range(start, len(self._order)):
-            row = self._traces[self._order[at]].row
+        for row in self._rows_after(wanted.after_run_id):
             if row is not None and matches(row, wanted):
                 found.append(row)
                 if len(found) == wanted.limit:
@@ -90,13 +84,60 @@ class Rows:
 
     def list_run_ids(self, after_run_id: str | None, limit: int) -> list[str]:
         """Return the page of run ids of which there is any trace."""
+        if self._directory.read_only:
+            return list(islice(self._traced_after(after_run_id), limit))
         self._refresh()
         start = 0 if after_run_id is None else bisect_right(self._order, after_run_id)
         return self._order[start : start + limit]
 
+    def _rows_after(self, after: str | None) -> Iterator[RunMeta | None]:
+        if self._directory.read_only:
+            names = self._names(self._directory.layout.rows, ROW, after, self._being_deleted())
+            for run_id in sorted(names):
+                data = self._data(run_id)
+                yield None if data is None else _readable(run_id, data)
+            return
+        self._refresh()
+        start = 0 if after is None else bisect_right(self._order, after)
+        for at in range(start, len(self._order)):
+            yield self._traces[self._order[at]].row
+
+    def _traced_after(self, after: str | None) -> Iterator[str]:
+        """Yield what there is a trace of; nothing is looked into before it is reached."""
+        layout, deleting = self._directory.layout, self._being_deleted()
+        whole = {run_id for run_id, blobs_too in deleting.items() if blobs_too}
+        journals = self._names(layout.journals, JOURNAL, after, deleting)
+        rows = self._names(layout.rows, ROW, after, deleting)
+        blobs = self._names(layout.blobs, "", after, whole)
+        for run_id in sorted(journals | rows | blobs):
+            if (
+                run_id in rows
+                or (run_id in journals and self._has_journal(run_id))
+                or (run_id in blobs and self._has_blobs(run_id))
+            ):
+                yield run_id
+
+    def _names(
+        self, folder: str, suffix: str, after: str | None, without: Container[str]
+    ) -> set[str]:
+        """Return the run ids that a folder's names stand for."""
+        names = self._directory.names
+        found = (names.text_of(entry.name, suffix) for entry in self._directory.files.scan(folder))
+        return {
+            run_id
+            for run_id in found
+            if run_id is not None and (after is None or run_id > after) and run_id not in without
+        }
+
+    def _data(self, run_id: str) -> bytes | None:
+        try:
+            return read_file(self._directory.files, self._directory.layout.row(run_id))
+        except NotRegularFileError:
+            return b""  # a link in its place: as good as a row that cannot be decoded
+
     def _refresh(self) -> None:
-        if self._directory.read_only or not self._scanned:
-            traces = self._scan()
+        if not self._scanned:
+            traces = {run_id: self._look(run_id) for run_id in self._traced_after(None)}
             # Code point order is UTF-8 byte order, for every string without lone surrogates.
             self._traces, self._order = traces, sorted(traces)
         # Traces and order change in two steps: whatever stops them, the folders are read anew.
@@ -120,72 +161,26 @@ class Rows:
 
     def _look(self, run_id: str) -> _Trace:
         """Return what there is of one run now."""
-        files, layout = self._directory.files, self._directory.layout
-        try:
-            data = read_file(files, layout.row(run_id))
-        except NotRegularFileError:
-            data = b""
-        journal, folder = layout.journal(run_id), layout.blob_folder(run_id)
+        data = self._data(run_id)
         return _Trace(
             row=None if data is None else _readable(run_id, data),
             has_row=data is not None,
-            has_journal=exists(files, journal) and files.look(journal).st_size > 0,
-            has_blobs=self._has_blobs(folder),
+            has_journal=self._has_journal(run_id),
+            has_blobs=self._has_blobs(run_id),
         )
 
-    def _has_blobs(self, folder: str) -> bool:
-        files = self._directory.files
-        if not exists(files, folder) or not stat.S_ISDIR(files.look(folder).st_mode):
-            return False
-        return bool(files.scan(folder))
-
-    # --- the folders --------------------------------------------------------------------------
-
-    def _scan(self) -> dict[str, _Trace]:
-        """Return what there is of every run; a row whose file is known is not read again."""
-        files, layout, names = self._directory.files, self._directory.layout, self._directory.names
-        deleting = self._being_deleted()
-        traces: dict[str, _Trace] = {}
-        for entry in files.scan(layout.journals):
-            run_id = names.text_of(entry.name, JOURNAL)
-            if run_id is None or run_id in deleting or not _has_bytes(entry):
-                continue
-            traces.setdefault(run_id, _Trace()).has_journal = True
-        for entry in files.scan(layout.rows):
-            run_id = names.text_of(entry.name, ROW)
-            if run_id is not None and run_id not in deleting:
-                self._read_row(run_id, entry, traces)
-        for entry in files.scan(layout.blobs):
-            run_id = names.text_of(entry.name)
-            if run_id is None or deleting.get(run_id, False) or not _is_folder(entry):
-                continue
-            try:
-                held = files.scan(entry.path)
-            except FileNotFoundError:
-                continue  # deleted beside us since the scan
-            if held:
-                traces.setdefault(run_id, _Trace()).has_blobs = True
-        return traces
-
-    def _read_row(self, run_id: str, entry: os.DirEntry[str], traces: dict[str, _Trace]) -> None:
+    def _has_journal(self, run_id: str) -> bool:
         try:
-            now = entry.stat(follow_symlinks=False)
-            signature = (now.st_ino, now.st_size, now.st_mtime_ns)
-            known = self._traces.get(run_id)
-            if known is not None and known.signature == signature:
-                row = known.row
-            else:
-                try:
-                    data = read_file(self._directory.files, entry.path)
-                except NotRegularFileError:
-                    data = b""  # a link in its place: as good as a row that cannot be decoded
-                if data is None:
-                    return
-                row = _readable(run_id, data)
+            return self._directory.files.look(self._directory.layout.journal(run_id)).st_size > 0
         except FileNotFoundError:
-            return  # deleted beside us since the scan
-        trace = traces.setdefault(run_id, _Trace())
-        trace.row, trace.has_row, trace.signature = row, True, signature
+            return False
+
+    def _has_blobs(self, run_id: str) -> bool:
+        files, folder = self._directory.files, self._directory.layout.blob_folder(run_id)
+        try:
+            return stat.S_ISDIR(files.look(folder).st_mode) and bool(files.scan(folder))
+        except FileNotFoundError:
+            return False  # never there, or deleted beside us
 
     def _being_deleted(self) -> dict[str, bool]:
         """Return the runs whose deletion is decided, and whether it takes the blobs too."""
@@ -204,14 +199,3 @@ def _readable(run_id: str, data: bytes) -> RunMeta | None:
         return decode_meta(run_id, data)
     except InvalidJSONError:
         return None
-
-
-def _has_bytes(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.stat(follow_symlinks=False).st_size > 0
-    except FileNotFoundError:
-        return False
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    return entry.is_dir(follow_symlinks=False)
