@@ -70,7 +70,7 @@ class Rows:
             message = f"the row of run {run_id!r} cannot be read: {error}; audit the run"
             raise StoreCorruptError(message, run_id=run_id) from error
 
-    # --- all of them, inside StoreDirectory.listing ----------------------------------------------------
+    # --- all of them, inside StoreDirectory.listing -----------------------------------------
 
     def list_runs(self, wanted: RunFilter) -> list[RunMeta]:
         """Return the page of matching rows, by run id."""
