@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rulvar.cli.config import ENVIRONMENT
-from rulvar.cli.exits import MEANINGS
+from rulvar.cli.exit_codes import MEANINGS
 from rulvar.cli.main import BUILT_IN
 from rulvar.cli.main import main as root
 from rulvar.core.plugins import installed_commands

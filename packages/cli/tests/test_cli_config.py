@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.cli.config import find_project, read_setting
-from rulvar.cli.opened import store_url
+from rulvar.cli.store_access import store_url
 from rulvar.core.errors import ConfigError
 
 if TYPE_CHECKING:

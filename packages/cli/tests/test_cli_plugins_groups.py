@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 from click.testing import CliRunner
 
+from rulvar.cli.external_commands import KNOWN
 from rulvar.cli.main import main
-from rulvar.cli.others import KNOWN
 
 if TYPE_CHECKING:
     import pytest

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from cli_command import document, rulvar
 
-from rulvar.cli import several
+from rulvar.cli import multi_run
 from rulvar.core.plugins import open_stores
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def test_rm_asks_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch)
     assert "there is no run 'nope'" in unknown
     assert "for ever" not in unknown
     asked: list[str] = []
-    monkeypatch.setattr(several, "_is_terminal", lambda: True)
+    monkeypatch.setattr(multi_run, "_is_terminal", lambda: True)
 
     def answer(question: str, **_options: object) -> None:
         asked.append(question)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.cli.main import _own_warnings, main
-from rulvar.cli.render import Output
+from rulvar.cli.output import Output
 from rulvar.core.memory import EphemeralStoreWarning
 
 if TYPE_CHECKING:

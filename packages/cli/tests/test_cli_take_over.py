@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from cli_command import document, rulvar
 
-from rulvar.cli import several
+from rulvar.cli import multi_run
 from rulvar.cli.commands.take_over import _take
 from rulvar.core import Engine, JournalRecord, Stores, workflow
 from rulvar.core.errors import LeaseHeldError, SupersededError
@@ -113,7 +113,7 @@ def test_it_asks_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch)
     with SqliteStore("runs.db") as store:
         lease = store.acquire("a", "holder")
         assert "give --yes" in rulvar("runs", "take-over", "a", status=2).stderr
-        monkeypatch.setattr(several, "_is_terminal", lambda: True)
+        monkeypatch.setattr(multi_run, "_is_terminal", lambda: True)
         rulvar("runs", "take-over", "a", status=130, stdin="n\n")
         store.renew(lease)
         rulvar("runs", "take-over", "a", stdin="y\n")
@@ -138,7 +138,7 @@ def test_it_looks_before_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
             store.seize("held", "a newer one")
 
         monkeypatch.setattr("click.confirm", granted_meanwhile)
-        monkeypatch.setattr(several, "_is_terminal", lambda: True)
+        monkeypatch.setattr(multi_run, "_is_terminal", lambda: True)
         refused = rulvar("runs", "take-over", "free", "held", status=3)
         assert asked == ["Take held from holder?"]
         # It was agreed to end another tenure than this one.

@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 import click
 
-from rulvar.cli.exits import MEANINGS, ExitStatus, status_of_error
-from rulvar.cli.options import output_of, output_options
-from rulvar.cli.others import (
+from rulvar.cli.exit_codes import MEANINGS, ExitStatus, status_of_error
+from rulvar.cli.external_commands import (
     load_other,
     other_commands,
     refuse_uninstalled,
     summary_of_other,
 )
-from rulvar.cli.render import Output, OutputLostError
+from rulvar.cli.options import output_of, output_options
+from rulvar.cli.output import Output, OutputLostError
 from rulvar.core.errors import RulvarError
 from rulvar.core.formatting import plain, plain_lines
 
@@ -280,7 +280,7 @@ def _give_up_output(lost: OutputLostError, output: Output) -> int:
         output.note(f"error: {lost}")
     # What is left in the buffer would fail again when Python ends, with a status of its own.
     sys.stdout = io.StringIO()
-    return ExitStatus.UNTOLD
+    return ExitStatus.OUTPUT_LOST
 
 
 def _show_usage(error: click.ClickException, output: Output) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from rulvar.cli.config import ENVIRONMENT
-from rulvar.cli.render import Output
+from rulvar.cli.output import Output
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import output_options, pass_output, store_option
-from rulvar.cli.render import plain
+from rulvar.cli.output import plain
+from rulvar.cli.store_access import opened_stores
 from rulvar.cli.values import read_value
 from rulvar.core import Engine
 
 if TYPE_CHECKING:
-    from rulvar.cli.render import Output
+    from rulvar.cli.output import Output
     from rulvar.core import RunOutcome
 
 __all__ = ["cancel", "resolve"]

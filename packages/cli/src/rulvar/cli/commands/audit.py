@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from rulvar import core
-from rulvar.cli.exits import ExitStatus
-from rulvar.cli.opened import opened_stores
+from rulvar.cli.exit_codes import ExitStatus
 from rulvar.cli.options import output_options, pass_output, store_option
-from rulvar.cli.render import plain, size, span
-from rulvar.cli.tables import columns, stacked
+from rulvar.cli.output import plain, size, span
+from rulvar.cli.store_access import opened_stores
+from rulvar.cli.view.tables import columns, stacked
 from rulvar.core.errors import ConfigError
 from rulvar.core.formatting import counted
 from rulvar.core.records import RUN_STATUSES
@@ -21,8 +21,8 @@ from rulvar.core.records import RUN_STATUSES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rulvar.cli.render import Output
-    from rulvar.cli.tables import Renderable
+    from rulvar.cli.output import Output
+    from rulvar.cli.view.tables import Renderable
     from rulvar.core.audit import BlobFinding, Repair, RunAudit
 
 __all__ = ["audit"]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rulvar.cli.exits import ExitStatus
-from rulvar.cli.opened import opened_stores, store_url
+from rulvar.cli.exit_codes import ExitStatus
 from rulvar.cli.options import output_options, pass_output, store_option
-from rulvar.cli.render import plain
-from rulvar.cli.tables import columns, stacked
+from rulvar.cli.output import plain
+from rulvar.cli.store_access import opened_stores, store_url
+from rulvar.cli.view.tables import columns, stacked
 from rulvar.core.capabilities import fencing_domain_of, has_leases
 from rulvar.core.errors import ConfigError
 from rulvar.core.fencing import assert_fenced_writes, has_fenced_writes, probe_fencing
@@ -20,8 +20,8 @@ from rulvar.core.formatting import with_article
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rulvar.cli.render import Output
-    from rulvar.cli.tables import Renderable
+    from rulvar.cli.output import Output
+    from rulvar.cli.view.tables import Renderable
     from rulvar.core.fencing import FencingReport, ProbeFinding
     from rulvar.core.stores import Stores
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import output_options, pass_output, store_option
-from rulvar.cli.render import ago, plain
-from rulvar.cli.tables import columns
+from rulvar.cli.output import ago, plain
+from rulvar.cli.store_access import opened_stores
+from rulvar.cli.view.tables import columns
 from rulvar.core.capabilities import has_lease_admin, has_run_inventory
 from rulvar.core.checks import check_run_id
 from rulvar.core.clock import SystemClock
@@ -29,8 +29,8 @@ from rulvar.core.wire import parse_time
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rulvar.cli.render import Output
-    from rulvar.cli.tables import Columns
+    from rulvar.cli.output import Output
+    from rulvar.cli.view.tables import Columns
     from rulvar.core.records import LeaseInfo
     from rulvar.core.stores import Stores
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import click
 
 from rulvar.cli.durations import read_age, read_policy
-from rulvar.cli.exits import ExitStatus
-from rulvar.cli.opened import opened_stores
+from rulvar.cli.exit_codes import ExitStatus
+from rulvar.cli.multi_run import confirm, each_run, is_there, no_such_run
 from rulvar.cli.options import output_options, pass_output, store_option
-from rulvar.cli.render import plain
-from rulvar.cli.several import confirm, each_run, is_there, no_such_run
+from rulvar.cli.output import plain
+from rulvar.cli.store_access import opened_stores
 from rulvar.core import Engine
 from rulvar.core.checks import check_run_id
 from rulvar.core.formatting import counted
 
 if TYPE_CHECKING:
-    from rulvar.cli.render import Output
-    from rulvar.cli.several import Document
+    from rulvar.cli.multi_run import Document
+    from rulvar.cli.output import Output
     from rulvar.core import RetentionReport
     from rulvar.core.stores import Stores
 

@@ -13,11 +13,11 @@ import click
 from rulvar.cli.app import load_workflows
 from rulvar.cli.config import read_settings
 from rulvar.cli.durations import read_age
-from rulvar.cli.exits import ExitStatus, status_of_error
-from rulvar.cli.opened import opened_stores
+from rulvar.cli.exit_codes import ExitStatus, status_of_error
 from rulvar.cli.options import app_option, output_options, pass_output, store_option
-from rulvar.cli.render import error_document, plain
+from rulvar.cli.output import error_document, plain
 from rulvar.cli.running import end_now, run_to_end
+from rulvar.cli.store_access import opened_stores
 from rulvar.cli.trying import output_kept, watched_loop
 from rulvar.core.checks import check_run_id
 from rulvar.core.engine.trial import Trial, try_run
@@ -28,8 +28,8 @@ from rulvar.core.records import RUN_STATUSES, RunFilter
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rulvar.cli.render import Output
-    from rulvar.cli.several import Document
+    from rulvar.cli.multi_run import Document
+    from rulvar.cli.output import Output
     from rulvar.core import Stores, Workflow
 
 __all__ = ["replay"]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from rulvar.cli.durations import read_age
-from rulvar.cli.opened import opened_stores
+from rulvar.cli.multi_run import each_run, is_there, no_such_run
 from rulvar.cli.options import output_options, pass_output, store_option
-from rulvar.cli.several import each_run, is_there, no_such_run
+from rulvar.cli.store_access import opened_stores
 from rulvar.core.checks import check_run_id
 from rulvar.core.clock import SystemClock
 from rulvar.core.engine.admin.run_admin import reopen_run, would_reopen
@@ -19,8 +19,8 @@ from rulvar.core.records import RunFilter
 from rulvar.core.wire import parse_time
 
 if TYPE_CHECKING:
-    from rulvar.cli.render import Output
-    from rulvar.cli.several import Document
+    from rulvar.cli.multi_run import Document
+    from rulvar.cli.output import Output
     from rulvar.core import Engine
     from rulvar.core.records import RunMeta
     from rulvar.core.stores import Stores

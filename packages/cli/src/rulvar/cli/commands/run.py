@@ -9,7 +9,6 @@ import click
 
 from rulvar.cli.app import load_workflows
 from rulvar.cli.config import read_settings
-from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import (
     app_option,
     output_options,
@@ -17,10 +16,11 @@ from rulvar.cli.options import (
     source_change_option,
     store_option,
 )
-from rulvar.cli.outcomes import report_outcome
 from rulvar.cli.running import run_to_end
 from rulvar.cli.signals import clean_end
+from rulvar.cli.store_access import opened_stores
 from rulvar.cli.values import read_value
+from rulvar.cli.view.outcomes import report_outcome
 from rulvar.core import Engine
 from rulvar.core.errors import ConfigError
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable
 
-    from rulvar.cli.render import Output, Progress
+    from rulvar.cli.output import Output, Progress
     from rulvar.core import Event, RunHandle, RunOutcome, Stores, Workflow
     from rulvar.core.engine.segment.runtime import OnSourceChange
 

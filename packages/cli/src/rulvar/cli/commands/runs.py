@@ -14,18 +14,18 @@ from rulvar.cli.commands.removal import prune, remove, retain
 from rulvar.cli.commands.retry import retry
 from rulvar.cli.commands.source import source
 from rulvar.cli.commands.take_over import take_over
-from rulvar.cli.inspection import inspect_run
-from rulvar.cli.opened import opened_stores
+from rulvar.cli.external_commands import OpenGroup
 from rulvar.cli.options import output_options, pass_output, store_option
-from rulvar.cli.others import OpenGroup
-from rulvar.cli.telling import show_document, show_text
+from rulvar.cli.store_access import opened_stores
+from rulvar.cli.view.inspection import inspect_run
+from rulvar.cli.view.run_view import show_document, show_text
 from rulvar.core.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rulvar.cli.inspection import Inspection
-    from rulvar.cli.render import Output
+    from rulvar.cli.output import Output
+    from rulvar.cli.view.inspection import Inspection
 
 __all__ = ["runs"]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from rulvar.cli.config import read_settings
-from rulvar.cli.inspection import inspect_run
-from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import app_option, output_options, pass_output, store_option
+from rulvar.cli.store_access import opened_stores
+from rulvar.cli.view.inspection import inspect_run
 from rulvar.core.errors import ConfigError
 from rulvar.core.formatting import plain_lines
 
 if TYPE_CHECKING:
-    from rulvar.cli.render import Output
+    from rulvar.cli.output import Output
     from rulvar.core import Workflow
     from rulvar.core.records import RunMeta
     from rulvar.core.stores import Stores

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rulvar.cli.exits import ExitStatus
-from rulvar.cli.opened import must_exist
+from rulvar.cli.exit_codes import ExitStatus
 from rulvar.cli.options import output_options, pass_output
-from rulvar.cli.tables import columns
+from rulvar.cli.store_access import must_exist
+from rulvar.cli.view.tables import columns
 from rulvar.core.copy_runs import copy_runs
 from rulvar.core.errors import ConfigError
 from rulvar.core.plugins import open_stores
 from rulvar.core.urls import StoreURL
 
 if TYPE_CHECKING:
-    from rulvar.cli.render import Output
-    from rulvar.cli.tables import Renderable
+    from rulvar.cli.output import Output
+    from rulvar.cli.view.tables import Renderable
     from rulvar.core.copy_runs import CopiedRun, CopyReport
 
 __all__ = ["store"]

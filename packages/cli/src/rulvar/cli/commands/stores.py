@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from rulvar.cli.options import output_options, pass_output
-from rulvar.cli.tables import columns
+from rulvar.cli.view.tables import columns
 from rulvar.core.plugins import how_to_get, installed_stores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rulvar.cli.render import Output
-    from rulvar.cli.tables import Renderable
+    from rulvar.cli.output import Output
+    from rulvar.cli.view.tables import Renderable
     from rulvar.core.plugins import InstalledStore
 
 __all__ = ["stores"]

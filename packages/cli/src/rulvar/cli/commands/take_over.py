@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rulvar.cli.opened import opened_stores
+from rulvar.cli.multi_run import confirm, each_run, is_there, no_such_run
 from rulvar.cli.options import output_options, pass_output, store_option
-from rulvar.cli.render import plain
-from rulvar.cli.several import confirm, each_run, is_there, no_such_run
+from rulvar.cli.output import plain
+from rulvar.cli.store_access import opened_stores
 from rulvar.core.capabilities import (
     has_fenced_journal,
     has_lease_admin,
@@ -28,8 +28,8 @@ from rulvar.core.wire import format_time
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rulvar.cli.render import Output
-    from rulvar.cli.several import Document
+    from rulvar.cli.multi_run import Document
+    from rulvar.cli.output import Output
     from rulvar.core import Engine, Lease
     from rulvar.core.stores import Stores
 

@@ -12,7 +12,7 @@ import click
 from rulvar.cli.options import output_options, pass_output
 
 if TYPE_CHECKING:
-    from rulvar.cli.render import Output
+    from rulvar.cli.output import Output
 
 __all__ = ["show_versions", "version"]
 

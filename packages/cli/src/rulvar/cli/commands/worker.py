@@ -12,7 +12,6 @@ import click
 from rulvar.cli.app import load_workflows
 from rulvar.cli.config import read_settings
 from rulvar.cli.durations import read_age, read_policy
-from rulvar.cli.opened import opened_stores
 from rulvar.cli.options import (
     app_option,
     output_options,
@@ -20,10 +19,11 @@ from rulvar.cli.options import (
     source_change_option,
     store_option,
 )
-from rulvar.cli.outcomes import outcome_document
-from rulvar.cli.render import OutputLostError, error_document, plain
+from rulvar.cli.output import OutputLostError, error_document, plain
 from rulvar.cli.running import run_to_end
 from rulvar.cli.signals import clean_end
+from rulvar.cli.store_access import opened_stores
+from rulvar.cli.view.outcomes import outcome_document
 from rulvar.core import Engine, Worker
 from rulvar.core.clock import SystemClock
 from rulvar.core.errors import ConfigError, RulvarError
@@ -33,7 +33,7 @@ from rulvar.core.wire import format_time
 if TYPE_CHECKING:
     import signal
 
-    from rulvar.cli.render import Output
+    from rulvar.cli.output import Output
     from rulvar.core import Event, RetentionPolicy, WorkerReport, WorkerResult, Workflow
     from rulvar.core.engine.segment.runtime import OnSourceChange
 

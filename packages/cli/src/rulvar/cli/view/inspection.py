@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rulvar.cli.exits import ExitStatus
-from rulvar.cli.story import tell
+from rulvar.cli.exit_codes import ExitStatus
+from rulvar.cli.view.timeline import tell
 from rulvar.core.capabilities import has_blob_info, has_lease_admin, has_meta_lookup
 from rulvar.core.checks import check_run_id
 from rulvar.core.errors import ConfigError, StoreCorruptError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
-    from rulvar.cli.story import Story
+    from rulvar.cli.view.timeline import Story
     from rulvar.core.records import LeaseInfo, RunMeta
     from rulvar.core.spi import JournalStore, TranscriptStore
     from rulvar.core.stores import StorePair

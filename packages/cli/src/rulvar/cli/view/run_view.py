@@ -10,9 +10,9 @@ from dataclasses import asdict
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from rulvar.cli.outcomes import again
-from rulvar.cli.render import ago, plain, size, span
-from rulvar.cli.tables import columns, stacked
+from rulvar.cli.output import ago, plain, size, span
+from rulvar.cli.view.outcomes import again
+from rulvar.cli.view.tables import columns, stacked
 from rulvar.core.formatting import command_line, counted
 from rulvar.core.journal import SUSPECTED
 from rulvar.core.records import TERMINAL_STATUSES
@@ -21,9 +21,9 @@ from rulvar.core.wire import format_time, json_text, parse_time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rulvar.cli.inspection import Inspection
-    from rulvar.cli.story import CallStory, Story, Tenure
-    from rulvar.cli.tables import Renderable
+    from rulvar.cli.view.inspection import Inspection
+    from rulvar.cli.view.tables import Renderable
+    from rulvar.cli.view.timeline import CallStory, Story, Tenure
     from rulvar.core.records import RunMeta
 
 __all__ = ["show_document", "show_text"]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.cli.render import Output, ago, error_document, plain, size, span
-from rulvar.cli.tables import columns, lines_of, stacked
+from rulvar.cli.output import Output, ago, error_document, plain, size, span
+from rulvar.cli.view.tables import columns, lines_of, stacked
 from rulvar.core.errors import LeaseHeldError
 from rulvar.core.records import Lease
 

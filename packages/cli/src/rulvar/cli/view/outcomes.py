@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rulvar.cli.exits import status_of_run
+from rulvar.cli.exit_codes import status_of_run
 from rulvar.core.errors import StepFailedError
 from rulvar.core.formatting import command_line
 
 if TYPE_CHECKING:
-    from rulvar.cli.exits import ExitStatus
-    from rulvar.cli.render import Output
+    from rulvar.cli.exit_codes import ExitStatus
+    from rulvar.cli.output import Output
     from rulvar.core import RunOutcome
 
 __all__ = ["again", "outcome_document", "report_outcome"]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from rulvar.cli.exits import ExitStatus, status_of_error
-from rulvar.cli.opened import opened_stores
-from rulvar.cli.render import error_document, plain
+from rulvar.cli.exit_codes import ExitStatus, status_of_error
+from rulvar.cli.output import error_document, plain
+from rulvar.cli.store_access import opened_stores
 from rulvar.core import Engine
 from rulvar.core.capabilities import has_meta_lookup
 from rulvar.core.errors import ConfigError, RulvarError, StoreCorruptError
@@ -18,7 +18,7 @@ from rulvar.core.errors import ConfigError, RulvarError, StoreCorruptError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from rulvar.cli.render import Output
+    from rulvar.cli.output import Output
     from rulvar.core.stores import Stores
 
 __all__ = ["Document", "confirm", "each_run", "is_there", "no_such_run"]

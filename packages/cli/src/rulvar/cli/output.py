@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TextIO, cast
 
-from rulvar.cli.tables import lines_of
+from rulvar.cli.view.tables import lines_of
 from rulvar.core.formatting import plain, plain_json, plain_lines
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.spinner import Spinner
     from rich.text import Text
 
-    from rulvar.cli.tables import Renderable
+    from rulvar.cli.view.tables import Renderable
     from rulvar.core.errors import RulvarError
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rulvar.cli.exits import MEANINGS, ExitStatus, status_of_error, status_of_run
+from rulvar.cli.exit_codes import MEANINGS, ExitStatus, status_of_error, status_of_run
 from rulvar.core import errors
 from rulvar.core.records import RUN_STATUSES
 

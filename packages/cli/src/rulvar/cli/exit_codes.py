@@ -39,7 +39,7 @@ class ExitStatus(IntEnum):
     STORE = 5
     UNFINISHED = 6
     INTERNAL = 70
-    UNTOLD = 74
+    OUTPUT_LOST = 74
     HUNG_UP = 129
     INTERRUPTED = 130
     TERMINATED = 143
@@ -54,7 +54,7 @@ MEANINGS: dict[ExitStatus, str] = {
     ExitStatus.STORE: "store trouble: busy, full, corrupt, or an outcome not recorded",
     ExitStatus.UNFINISHED: "not finished: the run is suspended, or was let go before its end",
     ExitStatus.INTERNAL: "an unexpected exception, with its traceback",
-    ExitStatus.UNTOLD: "standard output could not be written; what was done stands",
+    ExitStatus.OUTPUT_LOST: "standard output could not be written; what was done stands",
     ExitStatus.HUNG_UP: "stopped by SIGHUP, its terminal was closed; the run was let go",
     ExitStatus.INTERRUPTED: "stopped by Ctrl-C (SIGINT) before its end; the run was let go",
     ExitStatus.TERMINATED: "stopped by SIGTERM before its end; the run was let go",

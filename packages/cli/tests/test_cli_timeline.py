@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rulvar.cli.inspection import Inspection
-from rulvar.cli.story import tell
-from rulvar.cli.tables import lines_of
-from rulvar.cli.telling import show_document, show_text
+from rulvar.cli.view.inspection import Inspection
+from rulvar.cli.view.run_view import show_document, show_text
+from rulvar.cli.view.tables import lines_of
+from rulvar.cli.view.timeline import tell
 from rulvar.core.journal import JournalEntry
 
 
