@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from rulvar.conformance import UrlSubject, certify
+from rulvar.conformance import StoreAtUrl, certify
 
 
 @pytest.mark.storm
 def test_the_file_store_keeps_the_contract_at_its_level() -> None:
-    certificate = certify(UrlSubject("file:///@tmp@/store", reach="object"))
+    certificate = certify(StoreAtUrl("file:///@tmp@/store", sharing="object"))
     assert certificate.conformant, [
         (each.clause_id, each.outcome, each.reason)
         for each in certificate.results

@@ -13,19 +13,18 @@ PAGE = (Path(__file__).parents[2] / "docs" / "assurance" / "soak.md").read_text(
 
 def test_the_page_has_the_numbers_of_both_forms() -> None:
     for name, plan in (("plain", CI), ("`--long`", LONG)):
-        quorum = plan.quorum
+        goals = plan.goals
         totals = (
-            f"{quorum.accepted:,} accepted, {quorum.refused:,} refused, "
-            f"{quorum.takeovers} takeovers"
+            f"{goals.accepted:,} accepted, {goals.refused:,} refused, {goals.takeovers} takeovers"
         )
         cells = (
             name,
             plan.processes,
             totals,
-            quorum.per_surface,
-            quorum.per_cell,
-            quorum.per_death,
-            quorum.overtaken,
+            goals.per_surface,
+            goals.per_cell,
+            goals.per_death,
+            goals.overtaken,
             f"{plan.deadline_s:,.0f} s",
         )
         assert f"| {' | '.join(map(str, cells))} |" in PAGE

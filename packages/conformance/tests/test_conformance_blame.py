@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.conformance import FactorySubject, Reach, catalogue, certify
+from rulvar.conformance import Sharing, StoreFromFactory, catalogue, certify
 from rulvar.conformance.certification.attribution import fault_of
 from rulvar.conformance.contract import registry
 from rulvar.conformance.contract.checks import fence
@@ -52,7 +52,7 @@ def _tried(store: type[ReferenceStore], clause: str) -> Result:
         journal = store()
         return Stores(journal, journal.transcripts())
 
-    subject = FactorySubject("odd", build, reach=Reach.OBJECT)
+    subject = StoreFromFactory("odd", build, sharing=Sharing.OBJECT)
     return certify(subject, only=[clause], seed=1).results[0]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.conformance import FactorySubject, UrlSubject, certify, report
+from rulvar.conformance import StoreAtUrl, StoreFromFactory, certify, report
 from rulvar.core import Stores
 from rulvar.core.testing import reference_stores
 from rulvar.stores.sqlite import SqliteStore
@@ -42,17 +42,17 @@ def _holds(certificate: Certificate, claim: tuple[str, ...]) -> None:
 
 
 def test_the_reference_store_is_a_fenced_pair() -> None:
-    subject = FactorySubject("reference", open_reference, reach="object", takes_clock=True)
+    subject = StoreFromFactory("reference", open_reference, sharing="object", takes_clock=True)
     certificate = certify(subject)
     _holds(certificate, FENCED)
-    assert certificate.reach == "object"
+    assert certificate.sharing == "object"
 
 
 @pytest.mark.storm
 @pytest.mark.timeout(300)
 def test_sqlite_in_memory_is_a_fenced_pair() -> None:
-    subject = FactorySubject(
-        "sqlite in memory", open_sqlite_in_memory, reach="object", takes_clock=True
+    subject = StoreFromFactory(
+        "sqlite in memory", open_sqlite_in_memory, sharing="object", takes_clock=True
     )
     _holds(certify(subject), FENCED)
 
@@ -60,9 +60,9 @@ def test_sqlite_in_memory_is_a_fenced_pair() -> None:
 @pytest.mark.storm
 @pytest.mark.timeout(600)
 def test_sqlite_on_a_file_is_a_fenced_pair_between_processes() -> None:
-    certificate = certify(FactorySubject("sqlite", open_sqlite, takes_clock=True))
+    certificate = certify(StoreFromFactory("sqlite", open_sqlite, takes_clock=True))
     _holds(certificate, FENCED)
-    assert certificate.reach == "shared"
+    assert certificate.sharing == "shared"
     # With a clock and another process there is nothing that could not be tried.
     assert certificate.count("not claimed") == 0
     assert certificate.count("passed") == len(certificate.results)
@@ -71,7 +71,7 @@ def test_sqlite_on_a_file_is_a_fenced_pair_between_processes() -> None:
 @pytest.mark.storm
 @pytest.mark.timeout(600)
 def test_sqlite_through_its_url_is_certified_on_the_machines_own_clock() -> None:
-    certificate = certify(UrlSubject("sqlite:///runs.db"))
+    certificate = certify(StoreAtUrl("sqlite:///runs.db"))
     _holds(certificate, FENCED)
     timed = [result for result in certificate.results if result.timed]
     assert len(timed) > 20
@@ -80,7 +80,7 @@ def test_sqlite_through_its_url_is_certified_on_the_machines_own_clock() -> None
 
 @pytest.mark.filterwarnings("ignore::rulvar.core.memory.EphemeralStoreWarning")
 def test_the_in_memory_store_is_certified_at_its_own_level_without_the_marker() -> None:
-    certificate = certify(UrlSubject("memory://"))
+    certificate = certify(StoreAtUrl("memory://"))
     _holds(certificate, ("journal", "transcripts"))
     fenced = [r for r in certificate.results if r.clause_id.startswith("F-")]
     assert fenced
@@ -89,7 +89,7 @@ def test_the_in_memory_store_is_certified_at_its_own_level_without_the_marker() 
 
 @pytest.mark.filterwarnings("ignore::rulvar.core.memory.EphemeralStoreWarning")
 def test_the_in_memory_store_is_not_a_fenced_pair() -> None:
-    certificate = certify(UrlSubject("memory://"), level="fenced-pair", only=["C-*", "L-*"])
+    certificate = certify(StoreAtUrl("memory://"), level="fenced-pair", only=["C-*", "L-*"])
     assert not certificate.ok
     outcomes = {result.clause_id: result.outcome for result in certificate.results}
     assert outcomes["C-marker"] == outcomes["C-leases"] == "failed"

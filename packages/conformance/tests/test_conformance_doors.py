@@ -166,12 +166,12 @@ def test_a_class_has_one_test_for_each_clause(tmp_path: Path) -> None:
     (tmp_path / "test_store.py").write_text(
         """
 import pytest
-from rulvar.conformance import UrlSubject
+from rulvar.conformance import StoreAtUrl
 from rulvar.conformance.certification.pytest_cases import StoreCases
 
 @pytest.fixture(scope="class")
 def rulvar_subject():
-    return UrlSubject("memory://")
+    return StoreAtUrl("memory://")
 
 class TestStore(StoreCases):
     pass

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from rulvar.conformance import FactorySubject, certify, report
+from rulvar.conformance import StoreFromFactory, certify, report
 from rulvar.conformance.contract.registry import chosen
 from rulvar.core import Stores
 from rulvar.core.testing import reference_stores
@@ -48,7 +48,7 @@ def test_the_clauses_that_kill_a_process_say_so() -> None:
 
 @pytest.mark.slow
 def test_a_killed_process_is_tested_and_power_loss_is_by_configuration() -> None:
-    certificate = certify(FactorySubject("sqlite", open_normal), only=["P-killed-holder"])
+    certificate = certify(StoreFromFactory("sqlite", open_normal), only=["P-killed-holder"])
     found = section(certificate)
     assert found["process_death"] == {"tested": True, "clauses": {"P-killed-holder": "passed"}}
     assert found["power_loss"] == {"tested": False, "by": "configuration", "setting": "normal"}
@@ -61,7 +61,7 @@ def test_a_killed_process_is_tested_and_power_loss_is_by_configuration() -> None
 
 
 def test_what_was_not_tried_is_not_tested() -> None:
-    certificate = certify(FactorySubject("sqlite", open_full), only=["A5-*"])
+    certificate = certify(StoreFromFactory("sqlite", open_full), only=["A5-*"])
     found = section(certificate)
     assert found["process_death"] == {"tested": False, "clauses": {}}
     assert found["power_loss"]["setting"] == "full"
@@ -70,7 +70,7 @@ def test_what_was_not_tried_is_not_tested() -> None:
 
 @pytest.mark.parametrize("opening", [open_in_memory, open_reference])
 def test_a_store_that_no_other_process_reaches_is_tested_in_neither(opening: object) -> None:
-    subject = FactorySubject("in memory", opening, reach="object")  # type: ignore[arg-type]
+    subject = StoreFromFactory("in memory", opening, sharing="object")  # type: ignore[arg-type]
     certificate = certify(subject, only=["P-killed*"])
     found = section(certificate)
     assert found["process_death"] == {"tested": False, "clauses": {}}

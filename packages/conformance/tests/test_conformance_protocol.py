@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.conformance import FactorySubject, UrlSubject
+from rulvar.conformance import StoreAtUrl, StoreFromFactory
 from rulvar.conformance.harness import machine_clock
 from rulvar.conformance.protocol import cli
 from rulvar.conformance.protocol.cli import main, reference_subject
@@ -21,7 +21,7 @@ from rulvar.conformance.protocol.guards import GUARDS, REDUNDANT
 from rulvar.conformance.protocol.invariants import INNER, INVARIANTS, RECOVERY
 from rulvar.conformance.protocol.replay import Stage
 from rulvar.conformance.protocol.report import as_json, interleavings, page
-from rulvar.conformance.protocol.run_all import Found, Plan, look_for, survey
+from rulvar.conformance.protocol.run_all import Found, Plan, look_for, run_all
 from rulvar.conformance.protocol.state import Bounds
 from rulvar.conformance.protocol.traces import covering
 from rulvar.core import ConfigError
@@ -189,7 +189,7 @@ def test_a_sound_store_does_as_the_model_does_and_refutes_every_counterexample(n
 
 @pytest.mark.slow
 def test_a_store_behind_a_url_lives_by_a_clock_that_is_moved_and_given_back() -> None:
-    stage = Stage(UrlSubject("sqlite://"))
+    stage = Stage(StoreAtUrl("sqlite://"))
     try:
         assert stage.cover(_graph(_TINIEST)), stage.replay.difference
     finally:
@@ -270,11 +270,11 @@ def test_a_store_that_cannot_be_replayed_is_refused_with_a_remedy(tmp_path: Path
     with pytest.raises(ConfigError, match="fenced_writes"):
         Stage(subject(DEFECTS["reference-marker-truthy"]))
     with pytest.raises(ConfigError, match="relative path"):
-        Stage(UrlSubject(f"sqlite:///{tmp_path.as_posix()}/runs.db"))
+        Stage(StoreAtUrl(f"sqlite:///{tmp_path.as_posix()}/runs.db"))
 
 
 def test_a_store_with_a_clock_of_its_own_is_not_called_wrong() -> None:
-    stopped = FactorySubject("stopped", cli._open_reference, reach="object", takes_clock=False)
+    stopped = StoreFromFactory("stopped", cli._open_reference, sharing="object", takes_clock=False)
     real = machine_clock.set_offset
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine_clock, "set_offset", lambda ms: real(0 * ms))
@@ -313,7 +313,7 @@ def test_a_wrong_order_is_refused_with_a_remedy(
 def test_the_command_prints_the_survey_as_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "survey", partial(survey, guards=GUARDS[:4]))
+    monkeypatch.setattr(cli, "survey", partial(run_all, guards=GUARDS[:4]))
     assert main(["--json", "--epochs", "1"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["holds"] is True
@@ -325,7 +325,7 @@ def test_the_command_prints_the_survey_as_json(
 def test_a_store_that_differs_is_told_and_does_not_hold() -> None:
     plan = Plan(views=(("tiny", _TINIEST),), replayed=(_TINY,))
     broken = subject(DEFECTS["reference-renew-does-nothing"])
-    done = survey(plan, [reference_subject(), broken], guards=GUARDS[:2])
+    done = run_all(plan, [reference_subject(), broken], guards=GUARDS[:2])
     assert not done.holds
     assert [replay.difference is None for replay in done.replays] == [True, False]
     assert "reference-renew-does-nothing DIFFERS" in page(done)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.conformance import (
-    FactorySubject,
-    Reach,
     Result,
-    UrlSubject,
+    Sharing,
+    StoreAtUrl,
+    StoreFromFactory,
     catalogue,
     certify,
     report,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from rulvar.conformance import (
         Home,
-        Place,
+        TestLocation,
     )
 
 _FILE = Path(__file__).with_name("conformance_odd_stores.py")
@@ -42,9 +42,9 @@ sys.modules["conformance_odd_stores"] = odd
 _SPEC.loader.exec_module(odd)
 
 
-def _subject(name: str) -> FactorySubject:
+def _subject(name: str) -> StoreFromFactory:
     opening: Callable[[Home], Stores] = getattr(odd, f"open_{name}")
-    return FactorySubject(name, opening, reach="object", takes_clock=True)
+    return StoreFromFactory(name, opening, sharing="object", takes_clock=True)
 
 
 # --- a store that keeps nothing ---------------------------------------------------------------
@@ -115,7 +115,7 @@ def _certificate(*outcomes: tuple[str, str]) -> Certificate:
     return Certificate(
         store="x",
         claim=("journal",),
-        reach="object",
+        sharing="object",
         capabilities=(),
         notes=(),
         seed=1,
@@ -169,7 +169,7 @@ def test_the_verdict_is_one_line(outcomes: list[tuple[str, str]], told: str) -> 
 
 
 def test_a_must_that_cannot_be_tried_is_not_verified_with_its_reason() -> None:
-    subject = FactorySubject("slow", odd.open_without_options, reach="object")
+    subject = StoreFromFactory("slow", odd.open_without_options, sharing="object")
     certificate = certify(_NoTtl(subject), only=["L-expiry"])
     [result] = certificate.results
     assert result.outcome == "not verified"
@@ -182,12 +182,12 @@ class _NoTtl:
 
     has_clock = False
 
-    def __init__(self, inner: FactorySubject) -> None:
+    def __init__(self, inner: StoreFromFactory) -> None:
         self._inner = inner
         self.name = inner.name
-        self.reach = inner.reach
+        self.sharing = inner.sharing
 
-    def fresh(self, *, lease_ttl_ms: int, manual_clock: bool) -> Place:
+    def fresh(self, *, lease_ttl_ms: int, manual_clock: bool) -> TestLocation:
         place = self._inner.fresh(lease_ttl_ms=lease_ttl_ms, manual_clock=manual_clock)
         place.honours_ttl = False
         return place
@@ -211,9 +211,9 @@ def test_a_failure_tells_who_did_what_and_how_to_try_it_again() -> None:
 def test_what_was_claimed_is_part_of_the_way_to_try_it_again() -> None:
     certificate = certify(_subject("silent"), level="leasable", only=["L-exclusive"], seed=5)
     assert "level=['leasable']" in certificate.results[0].again
-    assert "level" not in UrlSubject("acme:///x").again("A5-guard", 1)
-    command = UrlSubject("acme:///x", reach="object").again("A5-guard", 1, ("journal", "fenced"))
-    assert command.endswith("--seed 1 --level journal --level fenced --reach object")
+    assert "level" not in StoreAtUrl("acme:///x").again("A5-guard", 1)
+    command = StoreAtUrl("acme:///x", sharing="object").again("A5-guard", 1, ("journal", "fenced"))
+    assert command.endswith("--seed 1 --level journal --level fenced --sharing object")
 
 
 def test_a_report_tells_the_first_failures_whole_and_ends_with_where_to_begin() -> None:
@@ -249,7 +249,7 @@ def test_what_looks_present_and_is_not_declared_is_noted() -> None:
         store = Unmarked(clock=home.clock, lease_ttl_ms=home.lease_ttl_ms)
         return Stores(store, store.transcripts())
 
-    certificate = certify(FactorySubject("unmarked", opening, reach="object"), only=["C-*"])
+    certificate = certify(StoreFromFactory("unmarked", opening, sharing="object"), only=["C-*"])
     assert certificate.claim == ("journal", "leasable", "transcripts")
     assert any("lacks the marker" in note for note in certificate.notes)
 
@@ -312,7 +312,7 @@ def test_a_clause_that_fails_in_company_is_tried_again_alone() -> None:
         crowd.enter(store)
         return Stores(store, store.transcripts())
 
-    subject = FactorySubject("shy", opening, reach="object", takes_clock=True)
+    subject = StoreFromFactory("shy", opening, sharing="object", takes_clock=True)
     seen: list[str] = []
     certificate = certify(
         subject,
@@ -355,14 +355,14 @@ def test_an_unknown_clause_level_or_effort_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="no level is claimed"):
         certify(_subject("sound"), level=[])
     with pytest.raises(PluginError, match="acme"):
-        certify(UrlSubject("acme:///x"))
+        certify(StoreAtUrl("acme:///x"))
 
 
 # --- subjects -------------------------------------------------------------------------------------
 
 
 def test_a_url_with_a_relative_path_is_put_into_a_new_folder_each_time() -> None:
-    subject = UrlSubject("sqlite:///runs.db?durability=normal")
+    subject = StoreAtUrl("sqlite:///runs.db?durability=normal")
     places = [subject.fresh(lease_ttl_ms=1234, manual_clock=False) for _ in range(2)]
     try:
         stores = [place.open() for place in places]
@@ -378,32 +378,32 @@ def test_a_url_with_a_relative_path_is_put_into_a_new_folder_each_time() -> None
 
 def test_a_url_with_an_absolute_path_is_used_as_it_is(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/runs.db"
-    certificate = certify(UrlSubject(url), only=["A3-*", "F-append-superseded", "P-first-open"])
+    certificate = certify(StoreAtUrl(url), only=["A3-*", "F-append-superseded", "P-first-open"])
     outcomes = {result.clause_id: result.outcome for result in certificate.results}
     assert outcomes.pop("P-first-open") == "not verified"  # the place is not new
     assert set(outcomes.values()) == {"passed"}
     assert (tmp_path / "runs.db").exists()
-    stores = UrlSubject(url).fresh(lease_ttl_ms=60_000, manual_clock=False).open()
+    stores = StoreAtUrl(url).fresh(lease_ttl_ms=60_000, manual_clock=False).open()
     assert list(stores.journal.list_runs(None)) == []  # what the kit wrote is gone
     stores.close()
 
 
 def test_the_reach_of_a_url_is_one_object_in_memory_and_shared_otherwise() -> None:
-    assert UrlSubject("sqlite://").reach is Reach.OBJECT
-    assert UrlSubject("sqlite:///x.db").reach is Reach.SHARED
-    assert UrlSubject("acme://host/x").reach is Reach.SHARED
-    assert UrlSubject("acme://host/x", reach="process").reach is Reach.PROCESS
+    assert StoreAtUrl("sqlite://").sharing is Sharing.OBJECT
+    assert StoreAtUrl("sqlite:///x.db").sharing is Sharing.SHARED
+    assert StoreAtUrl("acme://host/x").sharing is Sharing.SHARED
+    assert StoreAtUrl("acme://host/x", sharing="process").sharing is Sharing.PROCESS
 
 
 def test_a_subject_that_no_other_process_can_open_is_not_verified_there() -> None:
     def opening(home: Home) -> Stores:
         return (
-            UrlSubject(f"sqlite:///{home.folder}/x.db")
+            StoreAtUrl(f"sqlite:///{home.folder}/x.db")
             .fresh(lease_ttl_ms=60_000, manual_clock=False)
             .open()
         )
 
-    certificate = certify(FactorySubject("nested", opening), only=["P-visible"])
+    certificate = certify(StoreFromFactory("nested", opening), only=["P-visible"])
     [result] = certificate.results
     assert result.outcome == "not verified"
     assert "another process" in result.reason
@@ -414,7 +414,7 @@ def test_the_kit_works_without_assertions() -> None:
     program = (
         "import sys; from rulvar.conformance import *; "
         f"sys.path.insert(0, {str(_FILE.parent)!r}); import conformance_odd_stores as odd; "
-        "s = lambda f: FactorySubject('x', f, reach='object', takes_clock=True); "
+        "s = lambda f: StoreFromFactory('x', f, sharing='object', takes_clock=True); "
         "sound = certify(s(odd.open_sound), only=['A*', 'F-append*', 'L-*']); "
         "silent = certify(s(odd.open_silent), only=['A*', 'F-append*', 'L-*']); "
         "print(sound.ok, silent.ok, silent.count('passed'))"

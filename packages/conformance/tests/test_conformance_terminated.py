@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from rulvar.conformance import UrlSubject
+from rulvar.conformance import StoreAtUrl
 from rulvar.conformance.crash import kill_points
 from rulvar.conformance.harness.terminated import cleans_up_at_sigterm
 
@@ -23,10 +23,10 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals, 
 
 _HOLDS_A_PLACE = """
 import os, sys, time
-from rulvar.conformance import UrlSubject
+from rulvar.conformance import StoreAtUrl
 from rulvar.conformance.harness.terminated import cleans_up_at_sigterm
 
-place = UrlSubject("sqlite:///s.db").fresh(lease_ttl_ms=60_000, manual_clock=False)
+place = StoreAtUrl("sqlite:///s.db").fresh(lease_ttl_ms=60_000, manual_clock=False)
 place.open()
 if os.fork() == 0:
     sys.exit()  # runs what is to be run at the end, as any script that forks may
@@ -82,7 +82,7 @@ def test_kill_points_that_are_interrupted_end_every_workload_at_once(
 
     with pytest.raises(KeyboardInterrupt):
         kill_points(
-            UrlSubject("sqlite:///s.db"),
+            StoreAtUrl("sqlite:///s.db"),
             workloads=["steps", "retry", "error"],
             jobs=2,
             progress=interrupted,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.conformance import FactorySubject
+from rulvar.conformance import StoreFromFactory
 from rulvar.conformance.crash import KillPoint, kill_points
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ sys.modules["kill_points_defects"] = defects
 _SPEC.loader.exec_module(defects)
 
 
-def _subject(name: str) -> FactorySubject:
+def _subject(name: str) -> StoreFromFactory:
     opening: Callable[[Home], Stores] = getattr(defects, f"open_{name}")
-    return FactorySubject(name, opening)
+    return StoreFromFactory(name, opening)
 
 
 DEFECTS: list[tuple[str, str, str, KillPoint | None]] = [

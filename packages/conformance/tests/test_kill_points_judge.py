@@ -10,7 +10,7 @@ import pytest
 
 from rulvar.conformance.crash import invariants
 from rulvar.conformance.crash.call_log import digest
-from rulvar.conformance.crash.expected_state import Ledger, Note, read_notes
+from rulvar.conformance.crash.expected_state import ExpectedState, Note, read_notes
 from rulvar.conformance.harness.state import RunState
 from rulvar.core.audit import BlobFinding, RunAudit
 from rulvar.core.journal import JournalEntry, encode_entry
@@ -49,12 +49,12 @@ class Notes:
         self.all.append(Note(phase, {"what": "ran", "mark": mark}))
         return self
 
-    def ledger(self) -> Ledger:
-        return Ledger(self.all)
+    def kept(self) -> ExpectedState:
+        return ExpectedState(self.all)
 
 
 def _said(notes: Notes, state: RunState) -> list[str]:
-    return [f.found for f in invariants.acknowledged(notes.ledger(), {"r": state})]
+    return [f.found for f in invariants.acknowledged(notes.kept(), {"r": state})]
 
 
 # --- acknowledged -----------------------------------------------------------------------------
@@ -152,14 +152,14 @@ def test_what_a_process_died_over_is_no_note(tmp_path: Path) -> None:
 def test_granted_epochs_grow(second: int, found: list[str]) -> None:
     notes = Notes().call("journal.acquire", epoch=1).call("journal.delete")
     notes.call("journal.acquire", epoch=second, phase="successor")
-    assert [f.found for f in invariants.epochs(notes.ledger(), {"r": RunState()})] == found
+    assert [f.found for f in invariants.epochs(notes.kept(), {"r": RunState()})] == found
 
 
 def test_an_entry_bears_an_epoch_that_was_granted() -> None:
     notes = Notes().call("journal.acquire", epoch=3)
     payload = b'{"seq":0,"kind":"decision","status":"ok","epoch":4}'
     state = {"r": RunState(journal=((0, payload),))}
-    assert [f.found for f in invariants.epochs(notes.ledger(), state)] == ["[4]"]
+    assert [f.found for f in invariants.epochs(notes.kept(), state)] == ["[4]"]
 
 
 # --- paid -------------------------------------------------------------------------------------
@@ -173,18 +173,18 @@ def _answered(notes: Notes) -> Notes:
 
 def test_what_was_in_flight_may_be_executed_once_more() -> None:
     notes = Notes().ran("step:a").ran("step:a", "successor")
-    assert list(invariants.paid(notes.ledger(), in_flight=1, died=True)) == []
-    [finding] = invariants.paid(notes.ledger(), in_flight=1, died=False)
+    assert list(invariants.paid(notes.kept(), in_flight=1, died=True)) == []
+    [finding] = invariants.paid(notes.kept(), in_flight=1, died=False)
     assert finding.expected == "at most 0 executions more than one"
     notes.ran("step:b").ran("step:b", "successor")
-    assert list(invariants.paid(notes.ledger(), in_flight=2, died=True)) == []
-    [finding] = invariants.paid(notes.ledger(), in_flight=1, died=True)
+    assert list(invariants.paid(notes.kept(), in_flight=2, died=True)) == []
+    [finding] = invariants.paid(notes.kept(), in_flight=1, died=True)
     assert finding.found == "{'step:a': 2, 'step:b': 2}"
 
 
 def test_what_was_journalled_is_not_executed_again() -> None:
     notes = _answered(Notes().ran("step:a")).ran("step:a", "successor")
-    [finding] = invariants.paid(notes.ledger(), in_flight=1, died=True)
+    [finding] = invariants.paid(notes.kept(), in_flight=1, died=True)
     assert finding.found == "executed again by the successor"
 
 
@@ -193,14 +193,14 @@ def test_a_turn_is_complete_with_its_checkpoint_and_a_summary_with_its_blob() ->
     notes.ran("summary:1").call("transcripts.put", ref="r/summary/1/1", value="x", turns=1)
     notes.ran("turn:0", "successor").ran("summary:1", "successor").ran("turn:1", "successor")
     found = [
-        f.expected.split(" ")[0] for f in invariants.paid(notes.ledger(), in_flight=9, died=True)
+        f.expected.split(" ")[0] for f in invariants.paid(notes.kept(), in_flight=9, died=True)
     ]
     assert found == ["'turn:0'", "'summary:1'"]
 
 
 def test_no_process_executes_the_same_twice() -> None:
     notes = Notes().ran("step:a", "successor").ran("step:a", "successor")
-    found = [f.found for f in invariants.paid(notes.ledger(), in_flight=9, died=True)]
+    found = [f.found for f in invariants.paid(notes.kept(), in_flight=9, died=True)]
     assert found == ["{'step:a': 2}"]
 
 
@@ -279,16 +279,16 @@ def test_directly_after_a_death_the_row_is_never_ahead_and_blobs_are_never_alone
         notes.call("transcripts.put", ref=ref, value=digest(blob or b""))
     if state.row is not None:
         notes.call("journal.put_meta", value=digest(state.row.encode()))
-    assert _about(invariants.directly_after(notes.ledger(), {"r": state})) == found
+    assert _about(invariants.directly_after(notes.kept(), {"r": state})) == found
     # What was acknowledged counts as well.
     notes.call("journal.put_meta", value=digest(b"another"))
-    assert "acknowledged" in _about(invariants.directly_after(notes.ledger(), {"r": state}))
+    assert "acknowledged" in _about(invariants.directly_after(notes.kept(), {"r": state}))
 
 
 def test_blobs_without_a_journal_are_for_a_run_that_had_one() -> None:
     notes = Notes().call("transcripts.put", ref="r/a", value=digest(b"x"))
     state = {"r": RunState(blobs=(("r/a", b"x"),))}
-    assert _about(invariants.directly_after(notes.ledger(), state)) == []
+    assert _about(invariants.directly_after(notes.kept(), state)) == []
 
 
 def test_what_an_audit_does_not_like_is_told() -> None:
@@ -304,16 +304,16 @@ def test_what_an_audit_does_not_like_is_told() -> None:
 def test_epochs_do_not_fall_along_a_journal() -> None:
     notes = Notes().call("journal.acquire", epoch=1).call("journal.acquire", epoch=2)
     fell = RunState(journal=(_settle("ok", 0, epoch=2), _settle("ok", 1, epoch=1)))
-    assert _about(invariants.epochs(notes.ledger(), {"r": fell})) == ["epochs"]
+    assert _about(invariants.epochs(notes.kept(), {"r": fell})) == ["epochs"]
     rose = RunState(journal=(_settle("ok", 0, epoch=1), _settle("ok", 1, epoch=2)))
-    assert _about(invariants.epochs(notes.ledger(), {"r": rose})) == []
+    assert _about(invariants.epochs(notes.kept(), {"r": rose})) == []
 
 
 def test_a_loop_that_is_over_is_not_begun_again() -> None:
     notes = Notes().ran("turn:0").call("journal.append", kind="turns", key="loop", ref=0, seq=1)
     notes.ran("turn:0", "successor").ran("summary:1", "successor").ran("step:a", "successor")
     found = [
-        f.expected.split(" ")[0] for f in invariants.paid(notes.ledger(), in_flight=9, died=True)
+        f.expected.split(" ")[0] for f in invariants.paid(notes.kept(), in_flight=9, died=True)
     ]
     assert found == ["'turn:0'", "'summary:1'"]
 
@@ -379,5 +379,5 @@ def test_a_death_is_told_once_and_every_attempt_is_journalled(
 def test_a_hand_over_alone_is_no_death_and_where_nobody_died_none_is_told() -> None:
     handed = {"r": _journal(_START, _opening(), _attempt(), _answer())}
     assert list(invariants.deaths(handed, died=True, hands_over=True)) == []
-    told = {"r": _journal(_START, _opening(), _told(), _attempt(), _answer())}
-    assert [f.found for f in invariants.deaths(told, died=False, hands_over=True)] == ["[1]"]
+    outcome_of = {"r": _journal(_START, _opening(), _told(), _attempt(), _answer())}
+    assert [f.found for f in invariants.deaths(outcome_of, died=False, hands_over=True)] == ["[1]"]

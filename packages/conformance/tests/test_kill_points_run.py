@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from rulvar.conformance import FactorySubject, Reach, UrlSubject
+from rulvar.conformance import Sharing, StoreAtUrl, StoreFromFactory
 from rulvar.conformance.crash import WORKLOADS, kill_points, runner
 from rulvar.conformance.crash.cli import kill_points_command as command
 from rulvar.conformance.crash.crash_case import Death
@@ -37,7 +37,7 @@ openers = importlib.util.module_from_spec(_SPEC)
 sys.modules["kill_points_openers"] = openers
 _SPEC.loader.exec_module(openers)
 
-SQLITE = UrlSubject("sqlite:///runs.db")
+SQLITE = StoreAtUrl("sqlite:///runs.db")
 CHANGES = {
     *("journal.acquire", "journal.seize", "journal.renew", "journal.renew_all", "journal.release"),
     *("journal.append", "journal.put_meta", "journal.delete", "journal.delete_whole_run"),
@@ -64,7 +64,7 @@ def test_every_workload_recovers_on_sqlite_from_a_death_at_every_kind_of_call() 
 @posix
 @pytest.mark.storm
 def test_every_workload_that_applies_recovers_on_the_file_store() -> None:
-    report = kill_points(UrlSubject("file:///runs"), sample=2, jobs=2)
+    report = kill_points(StoreAtUrl("file:///runs"), sample=2, jobs=2)
     assert report.ok, report.text()
     odd = {row.workload: row.outcome for row in report.workloads if row.outcome != "recovered"}
     needs_leases = ("renewal", "renewal-of-two", "dead-owner")
@@ -113,7 +113,7 @@ def test_one_that_makes_fewer_calls_than_the_first_is_not_taken_for_the_end(
 @posix
 @pytest.mark.storm
 def test_a_store_with_a_clock_of_its_own_is_waited_for() -> None:
-    subject = FactorySubject("true time", openers.open_true_time)
+    subject = StoreFromFactory("true time", openers.open_true_time)
     report = kill_points(subject, workloads=["error"], at=9, side="after")
     assert report.ok, report.text()
     assert report.clock == "waited"
@@ -123,7 +123,7 @@ def test_a_store_with_a_clock_of_its_own_is_waited_for() -> None:
 @posix
 def test_a_place_that_others_use_is_left_as_it_was(tmp_path: Path) -> None:
     url = f"sqlite:///{(tmp_path / 'runs.db').as_posix()}"
-    report = kill_points(UrlSubject(url), workloads=["turns", "worker"], sample=1)
+    report = kill_points(StoreAtUrl(url), workloads=["turns", "worker"], sample=1)
     assert [row.outcome for row in report.workloads] == ["recovered", "not run"]
     assert "exclude 'worker' by name" in report.workloads[1].reason
     assert not report.ok
@@ -151,11 +151,11 @@ def test_what_cannot_be_asked_for_is_refused_before_any_process(
     refused("deadline_s is 1 or more", deadline_s=0)
     refused("needs at", side="after")
     refused("give one of them", at=1, sample=1)
-    refused("reach 'object'", subject=UrlSubject("memory://"))
-    within = FactorySubject("within", openers.open_sound, reach=Reach.PROCESS)
+    refused("reach 'object'", subject=StoreAtUrl("memory://"))
+    within = StoreFromFactory("within", openers.open_sound, sharing=Sharing.PROCESS)
     refused("reach 'process'", subject=within)
     with pytest.raises(ConfigError) as error:
-        kill_points(UrlSubject("sqlite:////no/such/folder/runs.db"))
+        kill_points(StoreAtUrl("sqlite:////no/such/folder/runs.db"))
     assert "create it first" in str(error.value)
     assert "Traceback" not in str(error.value)
     with monkeypatch.context() as patch:
@@ -172,7 +172,7 @@ def test_a_store_that_no_other_process_can_open_is_refused() -> None:
         return openers.open_sound(home)  # type: ignore[no-any-return]
 
     with pytest.raises(ConfigError, match="cannot be opened by another process"):
-        kill_points(FactorySubject("typed in", nested))
+        kill_points(StoreFromFactory("typed in", nested))
 
 
 @posix

@@ -29,7 +29,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rulvar.conformance import FactorySubject, Reach
+from rulvar.conformance import Sharing, StoreFromFactory
 from rulvar.core import Stores
 from rulvar.core.testing import ReferenceStore
 from rulvar.stores.sqlite import SqliteStore
@@ -83,7 +83,7 @@ class Defect:
     words: str
     breaks: str
     build: Callable[[Home], Stores]
-    reach: Reach
+    sharing: Sharing
     takes_clock: bool
     storm: bool = False
     """About several processes: the soak must catch it as well."""
@@ -102,7 +102,7 @@ def defect(
     *,
     breaks: str,
     build: Callable[[Home], Stores],
-    reach: Reach | None = None,
+    sharing: Sharing | None = None,
     takes_clock: bool = True,
     storm: bool = False,
 ) -> None:
@@ -110,8 +110,8 @@ def defect(
     if name in DEFECTS:
         message = f"two defects are called {name!r}"
         raise ValueError(message)
-    over = Reach.OBJECT if name.startswith("reference-") else Reach.SHARED
-    DEFECTS[name] = Defect(name, words, breaks, build, reach or over, takes_clock, storm)
+    over = Sharing.OBJECT if name.startswith("reference-") else Sharing.SHARED
+    DEFECTS[name] = Defect(name, words, breaks, build, sharing or over, takes_clock, storm)
 
 
 def reference(home: Home, store: type[ReferenceStore] = ReferenceStore) -> Stores:
@@ -143,16 +143,16 @@ def open_defect(home: Home, name: str) -> Stores:
     return (DEFECTS | SOUND)[name].build(home)
 
 
-def subject(found: Defect) -> FactorySubject:
+def subject(found: Defect) -> StoreFromFactory:
     """Return what the kit certifies."""
-    return FactorySubject(
+    return StoreFromFactory(
         found.name,
         open_defect,
-        reach=found.reach,
+        sharing=found.sharing,
         takes_clock=found.takes_clock,
         arguments=(found.name,),
     )
 
 
-SOUND["reference"] = Defect("reference", "no defect", "", reference, Reach.OBJECT, True)
-SOUND["sqlite"] = Defect("sqlite", "no defect", "", sqlite, Reach.SHARED, True)
+SOUND["reference"] = Defect("reference", "no defect", "", reference, Sharing.OBJECT, True)
+SOUND["sqlite"] = Defect("sqlite", "no defect", "", sqlite, Sharing.SHARED, True)

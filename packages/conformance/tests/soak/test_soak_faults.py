@@ -15,12 +15,12 @@ from rulvar.conformance.soak.progress import Progress
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rulvar.conformance.soak.processes import Contestant
+    from rulvar.conformance.soak.processes import WorkerProcess
 
 MS = 1_000_000
 
 
-class Word:
+class StopNotice:
     said = False
 
     def heard(self) -> bool:
@@ -36,7 +36,7 @@ class Puppet:
         self.life = 1
         self.frozen = False
         self.ended = False
-        self.word = Word()
+        self.notice = StopNotice()
 
     def freeze(self) -> None:
         self.frozen = True
@@ -60,7 +60,7 @@ class Scene:
         self.folder = folder
         self.progress = Progress()
         self.puppets = [Puppet(number) for number in range(1, 6)]
-        who = cast("list[Contestant]", self.puppets)
+        who = cast("list[WorkerProcess]", self.puppets)
         self.recorder = Recorder(folder, 0, 1)
         self.faults = Faults(CI, self.recorder, self.progress, who[:3], who[3:])
         self.numbers = dict.fromkeys(range(1, 4), 0)
@@ -100,7 +100,7 @@ class Scene:
 
     def trap(self, process: int) -> Puppet:
         who = self.puppets[process - 1]
-        who.word.said = True
+        who.notice.said = True
         self.faults.trap()
         assert who.frozen
         return who
@@ -161,12 +161,12 @@ def test_a_hunted_process_goes_on_when_its_run_was_taken_and_looked_at(scene: Sc
     scene.event(1, lease=["r", "w1", 1])
     scene.trap(1)
     assert scene.turn(4) == []
-    assert list(scene.faults.prey) == ["r"]
+    assert list(scene.faults.targets) == ["r"]
     scene.grant(2, 2)
     assert scene.turn(4) == []
     scene.look(2, 2)
     assert scene.turn(4) == [1]
-    assert list(scene.faults.prey) == []
+    assert list(scene.faults.targets) == []
 
 
 def test_a_stop_ends_by_its_time_whatever_happens(scene: Scene) -> None:
@@ -191,8 +191,8 @@ def test_the_same_seed_stops_the_same_processes_for_the_same_times(tmp_path: Pat
             replace(CI, seed=seed),
             scene.recorder,
             scene.progress,
-            cast("list[Contestant]", scene.puppets[:3]),
-            cast("list[Contestant]", scene.puppets[3:]),
+            cast("list[WorkerProcess]", scene.puppets[:3]),
+            cast("list[WorkerProcess]", scene.puppets[3:]),
         )
         found = []
         for _ in range(40):
@@ -222,8 +222,8 @@ def test_one_that_a_trap_stops_when_all_is_over_is_let_go_on_all_the_same(
         late.ended = len(thawed) == 2
 
     monkeypatch.setattr(late, "thaw", thaw)
-    contestants = cast("list[Contestant]", scene.puppets)
-    assert scene.faults.wait_for(contestants[0], 60.0)
+    workers = cast("list[WorkerProcess]", scene.puppets)
+    assert scene.faults.wait_for(workers[0], 60.0)
     assert thawed == [1, 1]
-    assert not scene.faults.wait_for(contestants[1], 0.05)
+    assert not scene.faults.wait_for(workers[1], 0.05)
     assert not hangs.ended

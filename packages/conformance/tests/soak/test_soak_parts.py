@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.conformance.harness.machine_clock import offset_ms, set_offset
-from rulvar.conformance.soak.client import Blow, Desk
+from rulvar.conformance.soak.client import MutationCall, RecordingClient
 from rulvar.conformance.soak.history import Recorder, read_history
 from rulvar.conformance.soak.leases import Tenure, inherit
 from rulvar.conformance.soak.local_faults import WrongClock, block
 from rulvar.conformance.soak.orders import Orders, OrdersFile, publish
 from rulvar.conformance.soak.plan import CI
-from rulvar.conformance.soak.self_stop import Word
+from rulvar.conformance.soak.self_stop import StopNotice
 from rulvar.conformance.soak.stored import blob_of, encoded, look_at, record_of, row_of, stored
 from rulvar.core import Lease, Stores
 from rulvar.core.errors import (
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="stops processes")
 
 
-def desk_over(store: ReferenceStore, folder: Path) -> Desk:
-    return Desk(Stores(store, store.transcripts()), Recorder(folder, 1, 1), blobs=True)
+def client_over(store: ReferenceStore, folder: Path) -> RecordingClient:
+    return RecordingClient(Stores(store, store.transcripts()), Recorder(folder, 1, 1), blobs=True)
 
 
-def blow(lease: Lease, *, run_id: str | None = None, seq: int = 0) -> Blow:
-    return Blow(run_id or lease.run_id, lease, "", 1, seq, "turn", 10)
+def mutation(lease: Lease, *, run_id: str | None = None, seq: int = 0) -> MutationCall:
+    return MutationCall(run_id or lease.run_id, lease, "", 1, seq, "turn", 10)
 
 
 # --- orders ---------------------------------------------------------------------------------
@@ -52,10 +52,10 @@ def test_orders_arrive_whole_and_the_end_of_them_too(tmp_path: Path) -> None:
     orders = Orders(
         runs=("a", "b"),
         side_runs=("s",),
-        prey=("a",),
+        targets=("a",),
         frozen={"2": (3, 4)},
         thin={"append stopped": 3},
-        strike=0.25,
+        dead_share=0.25,
         traps=True,
     )
     publish(tmp_path, orders)
@@ -70,12 +70,12 @@ def test_orders_arrive_whole_and_the_end_of_them_too(tmp_path: Path) -> None:
 
 def test_whatever_is_written_bears_its_attempt(tmp_path: Path) -> None:
     store = ReferenceStore()
-    desk = desk_over(store, tmp_path)
-    lease = desk.acquire("r", "w1").granted
+    client = client_over(store, tmp_path)
+    lease = client.acquire("r", "w1").granted
     assert lease is not None
     for op in ("append", "put_meta", "put_blob"):
-        assert desk.strike(op, blow(lease)).landed
-    look = desk.look(lease)
+        assert client.attempt(op, mutation(lease)).landed
+    look = client.look(lease)
     assert look is not None
     assert [borne for borne, _ in look.journal] == ["1.1.2"]
     assert look.row is not None
@@ -124,10 +124,10 @@ def test_an_answer_is_sorted_into_what_is_known(
             super().renew(lease)
             raise error
 
-    desk = desk_over(Failing(), tmp_path)
-    lease = desk.acquire("r", "w1").granted
+    client = client_over(Failing(), tmp_path)
+    lease = client.acquire("r", "w1").granted
     assert lease is not None
-    answer = desk.strike("renew", blow(lease))
+    answer = client.attempt("renew", mutation(lease))
     assert (answer.outcome, answer.reason) == (outcome, reason)
     assert read_history(tmp_path).attempts[-1].outcome == outcome
 
@@ -138,22 +138,22 @@ def test_any_other_error_goes_up_and_the_attempt_stays_open(tmp_path: Path) -> N
             message = "in pieces"
             raise StoreCorruptError(message, run_id=lease.run_id)
 
-    desk = desk_over(Corrupt(), tmp_path)
-    lease = desk.acquire("r", "w1").granted
+    client = client_over(Corrupt(), tmp_path)
+    lease = client.acquire("r", "w1").granted
     assert lease is not None
     with pytest.raises(StoreCorruptError):
-        desk.strike("renew", blow(lease))
+        client.attempt("renew", mutation(lease))
     last = read_history(tmp_path).attempts[-1]
     assert (last.op, last.outcome, last.returned_at) == ("renew", "unknown", None)
 
 
 def test_a_look_counts_only_while_nobody_was_granted_the_run_after(tmp_path: Path) -> None:
     store = ReferenceStore()
-    desk = desk_over(store, tmp_path)
-    lease = desk.acquire("r", "w1").granted
+    client = client_over(store, tmp_path)
+    lease = client.acquire("r", "w1").granted
     assert lease is not None
     store.seize("r", "operator-2")
-    assert desk.look(lease) is None
+    assert client.look(lease) is None
     assert not read_history(tmp_path).seen
 
 
@@ -180,16 +180,18 @@ def test_a_look_that_nobody_can_vouch_for_is_none_and_the_lease_must_not_be_used
             self.inner.renew(lease)
 
     store = Plain()
-    desk = Desk(Stores(store, store.inner.transcripts()), Recorder(tmp_path, 1, 1), blobs=True)
-    lease = desk.acquire("r", "w1").granted
+    client = RecordingClient(
+        Stores(store, store.inner.transcripts()), Recorder(tmp_path, 1, 1), blobs=True
+    )
+    lease = client.acquire("r", "w1").granted
     assert lease is not None
-    assert desk.look(lease) is not None
+    assert client.look(lease) is not None
     store.renewals = [StoreBusyError("busy")] * 9
     with pytest.raises(StoreBusyError):
-        desk.look(lease)
+        client.look(lease)
     store.renewals = []
     store.inner.seize("r", "operator-2")
-    assert desk.look(lease) is None
+    assert client.look(lease) is None
     assert len(read_history(tmp_path).seen) == 1
 
 
@@ -213,10 +215,10 @@ def test_only_a_lease_that_has_certainly_run_out_is_said_to_have_died() -> None:
 
 def test_what_was_known_to_be_dead_did_not_die_of_a_later_stop() -> None:
     tenure = Tenure(Lease(run_id="r", owner="w", epoch=1), side=False, renewed_at=100)
-    tenure.buried_at = 105
+    tenure.retired_at = 105
     tenure.mark_if_run_out("stopped", 50, 110, 999)
     assert tenure.death == ""
-    tenure.buried_at = 120  # learned when it was over
+    tenure.retired_at = 120  # learned when it was over
     tenure.mark_if_run_out("stopped", 50, 110, 999)
     assert tenure.death == "stopped"
 
@@ -225,19 +227,19 @@ def test_the_next_life_has_the_leases_whose_end_nobody_knew(tmp_path: Path) -> N
     clock = ManualClock()
     store = ReferenceStore(clock=clock, lease_ttl_ms=1_000)
     recorder = Recorder(tmp_path, 1, 1)
-    desk = Desk(Stores(store, store.transcripts()), recorder, blobs=True)
+    client = RecordingClient(Stores(store, store.transcripts()), recorder, blobs=True)
     kept, given_back, lost, unseen = (
-        desk.acquire(run_id, "w1").granted for run_id in ("kept", "back", "lost", "unseen")
+        client.acquire(run_id, "w1").granted for run_id in ("kept", "back", "lost", "unseen")
     )
     assert kept is not None
     assert given_back is not None
     assert lost is not None
     assert unseen is not None
-    desk.look(kept)
-    desk.strike("release", blow(given_back))
+    client.look(kept)
+    client.attempt("release", mutation(given_back))
     store.seize("lost", "operator-2")
-    desk.strike("append", blow(lost))
-    ending = desk.acquire("ending", "w1").granted
+    client.attempt("append", mutation(lost))
+    ending = client.acquire("ending", "w1").granted
     assert ending is not None
     recorder.invoked(recorder.next_id(), "release", "ending", lease=ending)
     with (tmp_path / "report-001-0001.jsonl").open("ab") as file:
@@ -287,8 +289,8 @@ def test_a_blocked_process_runs_no_other_thread() -> None:
 _TRAPPED = """
 import sys, time
 from pathlib import Path
-from rulvar.conformance.soak.self_stop import Trap
-trap = Trap(Path(sys.argv[1]), 7)
+from rulvar.conformance.soak.self_stop import SelfStop
+trap = SelfStop(Path(sys.argv[1]), 7)
 trap.start()
 print(trap.during("append", 0.5, lambda: time.sleep(30) or "gone on"), flush=True)
 """
@@ -297,13 +299,13 @@ print(trap.during("append", 0.5, lambda: time.sleep(30) or "gone on"), flush=Tru
 _ORPHANED = """
 import os, sys, time
 from pathlib import Path
-from rulvar.conformance.soak.self_stop import Trap
+from rulvar.conformance.soak.self_stop import SelfStop
 ready, tell = os.pipe()
 parent = os.getpid()
 if os.fork():
     os.read(ready, 1)
     os._exit(0)
-trap = Trap(Path(sys.argv[1]), 7)
+trap = SelfStop(Path(sys.argv[1]), 7)
 os.write(tell, b".")
 while os.getppid() == parent:
     time.sleep(0.001)
@@ -318,14 +320,14 @@ def test_a_trap_stops_nobody_when_the_one_who_would_thaw_it_is_gone(tmp_path: Pa
     program = [sys.executable, "-c", _ORPHANED, str(tmp_path)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "gone on\n"
-    assert not Word(tmp_path, 7).heard()
+    assert not StopNotice(tmp_path, 7).heard()
 
 
 @pytest.mark.slow
 @POSIX
 def test_a_trap_stops_the_whole_process_inside_the_call_and_leaves_word(tmp_path: Path) -> None:
-    word = Word(tmp_path, 7)
-    assert not word.heard()
+    notice = StopNotice(tmp_path, 7)
+    assert not notice.heard()
     program = [sys.executable, "-c", _TRAPPED, str(tmp_path)]
     with subprocess.Popen(program, stdout=subprocess.DEVNULL) as process:
         try:
@@ -333,7 +335,7 @@ def test_a_trap_stops_the_whole_process_inside_the_call_and_leaves_word(tmp_path
             _, status = os.waitpid(process.pid, os.WUNTRACED)
             assert os.WIFSTOPPED(status)
             assert os.WSTOPSIG(status) == signal.SIGSTOP
-            assert word.heard()
-            assert not word.heard()
+            assert notice.heard()
+            assert not notice.heard()
         finally:
             process.kill()

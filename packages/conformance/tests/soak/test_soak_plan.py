@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rulvar.conformance.soak import CI, LONG, Plan, Quorum
+from rulvar.conformance.soak import CI, LONG, CoverageGoals, Plan
 from rulvar.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ def test_another_seed_process_or_life_makes_others() -> None:
 
 
 def test_a_plan_travels_as_json() -> None:
-    plan = Plan(seed=3, quorum=Quorum(takeovers=11))
+    plan = Plan(seed=3, goals=CoverageGoals(takeovers=11))
     assert plan.to_json()["seed"] == 3
-    assert plan.to_json()["quorum"]["takeovers"] == 11
+    assert plan.to_json()["goals"]["takeovers"] == 11
 
 
 def test_a_quorum_is_changed_number_by_number() -> None:
-    plan = CI.with_quorum(accepted=5, refused=None)
-    assert plan.quorum == replace(CI.quorum, accepted=5)
+    plan = CI.with_goals(accepted=5, refused=None)
+    assert plan.goals == replace(CI.goals, accepted=5)
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_what_is_no_storm_is_refused_by_name(wrong: dict[str, Any]) -> None:
 
 def test_the_long_form_is_what_a_release_is_held_to() -> None:
     assert LONG.processes == 6
-    assert LONG.quorum.takeovers >= 300
-    assert LONG.quorum.accepted >= 20_000
-    assert LONG.quorum.refused >= 20_000
+    assert LONG.goals.takeovers >= 300
+    assert LONG.goals.accepted >= 20_000
+    assert LONG.goals.refused >= 20_000
 
 
-@pytest.mark.parametrize("name", asdict(CI.quorum))
+@pytest.mark.parametrize("name", asdict(CI.goals))
 def test_nothing_at_all_is_no_quorum(name: str) -> None:
     for number in (0, -1):
         with pytest.raises(ConfigError, match=f"{name}={number}"):
-            Quorum(**{name: number})
-    assert Quorum(**{name: 1}) != CI.quorum
+            CoverageGoals(**{name: number})
+    assert CoverageGoals(**{name: 1}) != CI.goals

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.conformance.soak import CI, SoakReport
-from rulvar.conformance.soak.coverage import survey
-from rulvar.conformance.soak.goals import Thin, shortfall, thin_names
+from rulvar.conformance.soak.coverage import coverage_of
+from rulvar.conformance.soak.goals import Shortfall, shortfall, thin_names
 from rulvar.conformance.soak.history import Recorder
 from rulvar.conformance.soak.progress import Progress, Tail
 from rulvar.conformance.soak.results import Tally, Verdict, Violation, ViolationKind
@@ -20,18 +20,18 @@ from rulvar.core.testing import ReferenceStore
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rulvar.conformance.soak.coverage import Ground
+    from rulvar.conformance.soak.coverage import CoverageMatrix
     from rulvar.conformance.soak.history import Operation, Outcome
 
-QUORUM = CI.quorum
+QUORUM = CI.goals
 
 
-def ground() -> Ground:
+def matrix() -> CoverageMatrix:
     store = ReferenceStore()
-    return survey(Stores(store, store.transcripts()))
+    return coverage_of(Stores(store, store.transcripts()))
 
 
-def enough(here: Ground) -> Progress:
+def enough(here: CoverageMatrix) -> Progress:
     """Return counts that reach the quorum exactly, as far as each cell goes."""
     progress = Progress()
     for op in (*here.surfaces, *here.grants):
@@ -50,12 +50,12 @@ def enough(here: Ground) -> Progress:
 
 
 def report(
-    progress: Progress, here: Ground, *, violations: tuple[Violation, ...] = ()
+    progress: Progress, here: CoverageMatrix, *, violations: tuple[Violation, ...] = ()
 ) -> SoakReport:
     return SoakReport(
         subject="a store",
         plan=CI,
-        ground=here,
+        matrix=here,
         progress=progress,
         thin=tuple(shortfall(progress, here, QUORUM)),
         verdict=Verdict(violations=violations, tally=Tally()),
@@ -68,7 +68,7 @@ def report(
 
 
 def test_exactly_enough_is_enough() -> None:
-    here = ground()
+    here = matrix()
     assert shortfall(enough(here), here, QUORUM) == []
     passed = report(enough(here), here)
     assert passed.passed
@@ -77,7 +77,7 @@ def test_exactly_enough_is_enough() -> None:
 
 
 def test_every_single_cell_that_is_thin_keeps_a_storm_from_passing() -> None:
-    here = ground()
+    here = matrix()
     for cell in here.cells:
         progress = enough(here)
         progress.refused[cell] -= 1
@@ -88,7 +88,7 @@ def test_every_single_cell_that_is_thin_keeps_a_storm_from_passing() -> None:
 
 
 def test_every_other_number_counts_as_well() -> None:
-    here = ground()
+    here = matrix()
     ops = (*here.surfaces, *here.grants)
     for counter, keys in (
         ("overtaken", ops),
@@ -109,29 +109,30 @@ def test_every_other_number_counts_as_well() -> None:
 
 
 def test_the_whole_storm_has_its_own_numbers() -> None:
-    here = ground()
-    for name, quorum, words in (
+    here = matrix()
+    for name, goals, words in (
         ("accepted", replace(QUORUM, accepted=1 << 40), "accepted mutations: "),
         ("refused", replace(QUORUM, refused=1 << 40), "refused mutations: "),
         ("takeovers", replace(QUORUM, takeovers=1 << 40), "takeovers: "),
     ):
-        (thin,) = shortfall(enough(here), here, quorum)
+        (thin,) = shortfall(enough(here), here, goals)
         assert thin.surface == f"<{name}>"
         assert str(thin).startswith(words)
         assert str(thin).endswith(f" of {1 << 40}")
 
 
 def test_what_is_thin_is_told_in_words() -> None:
-    assert str(Thin("", "stopped", 1, 2)) == "takeovers from the stopped: 1 of 2"
-    assert str(Thin("append", "", 1, 2)) == "append accepted: 1 of 2"
+    assert str(Shortfall("", "stopped", 1, 2)) == "takeovers from the stopped: 1 of 2"
+    assert str(Shortfall("append", "", 1, 2)) == "append accepted: 1 of 2"
     assert (
-        str(Thin("append", "overtaken", 1, 2)) == "append overtaken in the middle of a call: 1 of 2"
+        str(Shortfall("append", "overtaken", 1, 2))
+        == "append overtaken in the middle of a call: 1 of 2"
     )
-    assert str(Thin("append", "stopped", 1, 2)) == "append refused to the stopped: 1 of 2"
+    assert str(Shortfall("append", "stopped", 1, 2)) == "append refused to the stopped: 1 of 2"
 
 
 def test_a_calm_is_no_pass_and_says_what_is_missing() -> None:
-    here = ground()
+    here = matrix()
     calm = report(Progress(), here)
     assert not calm.passed
     assert calm.words().startswith("NOT PROVEN")
@@ -140,7 +141,7 @@ def test_a_calm_is_no_pass_and_says_what_is_missing() -> None:
 
 
 def test_a_violation_is_no_pass_however_much_was_tried() -> None:
-    here = ground()
+    here = matrix()
     broken = Violation(
         kind=ViolationKind.LOST_WRITE, run_id="r", words="it is gone", timeline=("so it went",)
     )
@@ -163,7 +164,7 @@ def test_what_a_store_cannot_do_is_left_out_and_said() -> None:
             )
             self.acquire, self.renew, self.release = inner.acquire, inner.renew, inner.release
 
-    here = survey(Stores(Plain(), ReferenceStore().transcripts()))
+    here = coverage_of(Stores(Plain(), ReferenceStore().transcripts()))
     assert "put_meta" not in here.surfaces
     assert "seized" not in here.deaths
     assert here.grants == ("acquire",)
@@ -171,7 +172,7 @@ def test_what_a_store_cannot_do_is_left_out_and_said() -> None:
 
 
 def test_a_lease_of_another_run_is_no_argument_of_a_renewal() -> None:
-    cells = ground().cells
+    cells = matrix().cells
     assert ("append", "foreign") in cells
     assert ("renew", "foreign") not in cells
 

@@ -17,11 +17,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "gallery"))
 import gallery_soak
 from gallery_defects import DEFECTS
 
-from rulvar.conformance import FactorySubject, UrlSubject
+from rulvar.conformance import StoreAtUrl, StoreFromFactory
 from rulvar.conformance.harness.machine_clock import true_now_ms
-from rulvar.conformance.soak import CI, Plan, Quorum, run, soak
+from rulvar.conformance.soak import CI, CoverageGoals, Plan, run, soak
 from rulvar.conformance.soak.cli import soak_command
-from rulvar.conformance.soak.coverage import survey, with_clock
+from rulvar.conformance.soak.coverage import coverage_of, with_clock
 from rulvar.core import Stores, SystemClock
 from rulvar.core.errors import ConfigError, StoreCorruptError
 from rulvar.core.testing import ReferenceStore, reference_stores
@@ -29,12 +29,12 @@ from rulvar.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from rulvar.conformance import Home
-    from rulvar.conformance.soak.goals import Thin
+    from rulvar.conformance.soak.goals import Shortfall
     from rulvar.core import JournalRecord, Lease
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="stops processes")
 
-LITTLE = Quorum(
+LITTLE = CoverageGoals(
     accepted=250,
     refused=400,
     takeovers=25,
@@ -46,7 +46,7 @@ LITTLE = Quorum(
     kills=1,
     forks=1,
 )
-SHORT = Plan(seed=1, processes=3, lease_ttl_ms=250, deadline_s=90, quorum=LITTLE)
+SHORT = Plan(seed=1, processes=3, lease_ttl_ms=250, deadline_s=90, goals=LITTLE)
 
 
 def remove(folder: Path | None) -> None:
@@ -58,7 +58,7 @@ def remove(folder: Path | None) -> None:
 @pytest.mark.timeout(180)
 def test_sqlite_is_stormed_to_the_quorum_without_a_violation() -> None:
     told: list[str] = []
-    report = soak(UrlSubject("sqlite:///s.db?durability=normal"), SHORT, progress=told.append)
+    report = soak(StoreAtUrl("sqlite:///s.db?durability=normal"), SHORT, progress=told.append)
     assert report.passed, report.text()
     assert report.folder is None
     assert told
@@ -98,8 +98,8 @@ def test_a_forked_child_whose_work_nobody_else_sees_is_caught() -> None:
 @pytest.mark.storm
 def test_a_deadline_is_no_pass_and_the_reports_are_kept() -> None:
     report = soak(
-        UrlSubject("sqlite:///s.db?durability=normal"),
-        replace(SHORT, quorum=CI.quorum, deadline_s=2),
+        StoreAtUrl("sqlite:///s.db?durability=normal"),
+        replace(SHORT, goals=CI.goals, deadline_s=2),
     )
     try:
         assert not report.passed
@@ -125,7 +125,7 @@ def open_breaking(home: Home) -> Stores:
 
 @pytest.mark.storm
 def test_an_error_that_is_none_of_the_contract_fails_the_soak() -> None:
-    report = soak(FactorySubject("breaks", open_breaking), SHORT)
+    report = soak(StoreFromFactory("breaks", open_breaking), SHORT)
     try:
         assert not report.passed
         assert "untyped-error" in report.words()
@@ -149,7 +149,7 @@ def open_unreadable(home: Home) -> Stores:
 def test_what_cannot_be_read_at_the_end_is_a_violation_and_the_rest_is_judged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def calm(self: run._Soak, *, stop_at_first: bool) -> list[Thin]:
+    def calm(self: run._Soak, *, stop_at_first: bool) -> list[Shortfall]:
         assert stop_at_first
         recorder = self._recorder
         recorder.invoked(recorder.next_id(), "acquire", "r", lease=None, target="w0")
@@ -157,7 +157,7 @@ def test_what_cannot_be_read_at_the_end_is_a_violation_and_the_rest_is_judged(
         return []
 
     monkeypatch.setattr(run._Soak, "_storm", calm)
-    report = soak(FactorySubject("unreadable", open_unreadable), SHORT)
+    report = soak(StoreFromFactory("unreadable", open_unreadable), SHORT)
     try:
         assert not report.passed
         assert "untyped-error" in report.words()
@@ -205,11 +205,11 @@ def open_clocked(home: Home, clock: SystemClock) -> Stores:
 def test_nobody_dies_of_a_wrong_clock_that_the_store_does_not_look_at(
     clock: SystemClock, clocked: bool
 ) -> None:
-    subject = FactorySubject("clocked", open_clocked, arguments=(clock,))
+    subject = StoreFromFactory("clocked", open_clocked, arguments=(clock,))
     place = subject.fresh(lease_ttl_ms=200, manual_clock=False)
     try:
         stores = place.open()
-        here = with_clock(survey(stores), place.opener(), "clock-run", 200)
+        here = with_clock(coverage_of(stores), place.opener(), "clock-run", 200)
         assert here.clocked is clocked
         assert (("append", "clock") in here.cells) is clocked
         assert ("clock" in here.fatal) is clocked
@@ -242,9 +242,9 @@ def open_without_leases(home: Home) -> Stores:
 
 def test_a_store_that_one_process_has_is_refused_and_not_passed() -> None:
     with pytest.raises(ConfigError, match="several processes can open"):
-        soak(UrlSubject("sqlite://"), SHORT)
+        soak(StoreAtUrl("sqlite://"), SHORT)
     with pytest.raises(ConfigError, match="several processes can open"):
-        soak(FactorySubject("plain", open_plainly, reach="object"), SHORT)
+        soak(StoreFromFactory("plain", open_plainly, sharing="object"), SHORT)
 
 
 def test_a_store_without_leases_is_refused_and_nothing_is_left(
@@ -252,7 +252,7 @@ def test_a_store_without_leases_is_refused_and_nothing_is_left(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(ConfigError, match="has no leases"):
-        soak(FactorySubject("journal", open_without_leases), SHORT)
+        soak(StoreFromFactory("journal", open_without_leases), SHORT)
     assert list(tmp_path.iterdir()) == []
 
 

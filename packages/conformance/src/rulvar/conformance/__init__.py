@@ -1,8 +1,8 @@
 """The conformance kit: the contract of a store, in executable form.
 
-    from rulvar.conformance import UrlSubject, certify
+    from rulvar.conformance import StoreAtUrl, certify
 
-    certificate = certify(UrlSubject("acme:///runs.db"))
+    certificate = certify(StoreAtUrl("acme:///runs.db"))
     print(certificate.conformant)
 
 `contract` is what is asked: the clauses, and a check for each. `harness` is what the checks work
@@ -28,31 +28,31 @@ if TYPE_CHECKING:
     from rulvar.conformance.certification.certificate import Certificate, Outcome, Result
     from rulvar.conformance.certification.report import report
     from rulvar.conformance.certification.runner import Certification, certify
-    from rulvar.conformance.contract.clauses import Clause, Level, Reach
+    from rulvar.conformance.contract.clauses import Clause, Level, Sharing
     from rulvar.conformance.contract.registry import catalogue
     from rulvar.conformance.harness.store_under_test import (
-        FactorySubject,
         Home,
         Opener,
-        Place,
-        Subject,
-        UrlSubject,
+        StoreAtUrl,
+        StoreFromFactory,
+        StoreUnderTest,
+        TestLocation,
     )
 
 __all__ = [
     "Certificate",
     "Certification",
     "Clause",
-    "FactorySubject",
     "Home",
     "Level",
     "Opener",
     "Outcome",
-    "Place",
-    "Reach",
     "Result",
-    "Subject",
-    "UrlSubject",
+    "Sharing",
+    "StoreAtUrl",
+    "StoreFromFactory",
+    "StoreUnderTest",
+    "TestLocation",
     "catalogue",
     "certify",
     "report",
@@ -66,16 +66,16 @@ _HOMES = {
     "Result": "certification.certificate",
     "Clause": "contract.clauses",
     "Level": "contract.clauses",
-    "Reach": "contract.clauses",
+    "Sharing": "contract.clauses",
     "report": "certification.report",
     "Certification": "certification.runner",
     "certify": "certification.runner",
-    "FactorySubject": "harness.store_under_test",
+    "StoreFromFactory": "harness.store_under_test",
     "Home": "harness.store_under_test",
     "Opener": "harness.store_under_test",
-    "Place": "harness.store_under_test",
-    "Subject": "harness.store_under_test",
-    "UrlSubject": "harness.store_under_test",
+    "TestLocation": "harness.store_under_test",
+    "StoreUnderTest": "harness.store_under_test",
+    "StoreAtUrl": "harness.store_under_test",
 }
 
 

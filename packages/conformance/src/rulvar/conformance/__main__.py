@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from rulvar.conformance.certification.options import (
     DEADLINE_S,
     JOBS,
-    Order,
+    CertifyOptions,
     list_clauses,
-    run_order,
+    run_certification,
 )
-from rulvar.conformance.contract.clauses import Level, Reach
+from rulvar.conformance.contract.clauses import Level, Sharing
 from rulvar.core.errors import RulvarError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--level", action="append", default=[], choices=list(Level), help="what is claimed"
     )
-    parser.add_argument("--reach", choices=list(Reach), help="how far the state reaches")
+    parser.add_argument("--sharing", choices=list(Sharing), help="how far the state reaches")
     parser.add_argument("--seed", type=int, help="make the random choices again")
     parser.add_argument("--effort", type=int, default=1, help="more races and histories: 1, 2, ...")
     parser.add_argument(
@@ -80,12 +80,12 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         if given.url is None:
             parser.error("a store's URL is missing, as in acme:///runs.db")
-        order = Order(
+        order = CertifyOptions(
             given.url,
             level=given.level,
             only=given.only,
             seed=given.seed,
-            reach=given.reach,
+            sharing=given.sharing,
             effort=given.effort,
             jobs=given.jobs,
             deadline_s=given.deadline,
@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
             badge=given.badge,
         )
         # Bound now: a clause that never ends may keep standard output turned elsewhere.
-        return 0 if run_order(order, write=partial(_print, stream=sys.stdout)) else 1
+        return 0 if run_certification(order, write=partial(_print, stream=sys.stdout)) else 1
     except RulvarError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rulvar.conformance.certification.certificate import Result
     from rulvar.conformance.certification.runner import Certification
     from rulvar.conformance.contract.clauses import Clause
-    from rulvar.conformance.harness.store_under_test import Subject
+    from rulvar.conformance.harness.store_under_test import StoreUnderTest
 
 __all__ = ["judge", "rulvar_certification"]
 
@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(
 def _items(session: pytest.Session) -> Iterator[ClauseItem]:
     from rulvar.conformance.certification.runner import Certification  # noqa: PLC0415
     from rulvar.conformance.contract.registry import catalogue  # noqa: PLC0415 - see the docstring
-    from rulvar.conformance.harness.store_under_test import UrlSubject  # noqa: PLC0415
+    from rulvar.conformance.harness.store_under_test import StoreAtUrl  # noqa: PLC0415
     from rulvar.core.errors import RulvarError  # noqa: PLC0415
 
     config = session.config
@@ -87,7 +87,7 @@ def _items(session: pytest.Session) -> Iterator[ClauseItem]:
         return
     try:
         run = Certification(
-            UrlSubject(url),
+            StoreAtUrl(url),
             level=config.getoption("--rulvar-level"),
             seed=config.getoption("--rulvar-seed"),
         )
@@ -177,7 +177,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="class")
-def rulvar_certification(rulvar_subject: Subject) -> Iterator[Certification]:
+def rulvar_certification(rulvar_subject: StoreUnderTest) -> Iterator[Certification]:
     """One certification for the class, over the fixture ``rulvar_subject`` of yours."""
     from rulvar.conformance.certification.runner import Certification  # noqa: PLC0415
 

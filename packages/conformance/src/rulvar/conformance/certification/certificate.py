@@ -63,7 +63,7 @@ class Certificate:
 
     store: str
     claim: tuple[str, ...]
-    reach: str
+    sharing: str
     capabilities: tuple[str, ...]
     notes: tuple[str, ...]
     seed: int
@@ -117,7 +117,7 @@ class Certificate:
             "complete": self.complete,
             "store": self.store,
             "claim": list(self.claim),
-            "reach": self.reach,
+            "reach": self.sharing,
             "capabilities": list(self.capabilities),
             "notes": list(self.notes),
             "durability": _durability(self),

@@ -10,11 +10,11 @@ import click
 from rulvar.conformance.certification.options import (
     DEADLINE_S,
     JOBS,
-    Order,
+    CertifyOptions,
     list_clauses,
-    run_order,
+    run_certification,
 )
-from rulvar.conformance.contract.clauses import Level, Reach
+from rulvar.conformance.contract.clauses import Level, Sharing
 from rulvar.conformance.harness.terminal import debug_option
 
 __all__ = ["certify"]
@@ -33,8 +33,8 @@ __all__ = ["certify"]
     help="What is claimed; what the store declares by default.",
 )
 @click.option(
-    "--reach",
-    type=click.Choice([str(reach) for reach in Reach]),
+    "--sharing",
+    type=click.Choice([str(sharing) for sharing in Sharing]),
     help="How far the store's state reaches; taken from the URL by default.",
 )
 @click.option("--seed", type=int, metavar="N", help="Make the random choices again.")
@@ -69,7 +69,7 @@ def certify(  # noqa: PLR0917 - click passes them by name
     listing: bool,
     only: tuple[str, ...],
     level: tuple[str, ...],
-    reach: str | None,
+    sharing: str | None,
     seed: int | None,
     effort: int,
     jobs: int,
@@ -96,12 +96,12 @@ def certify(  # noqa: PLR0917 - click passes them by name
     if url is None:
         message = "a store's URL is missing, as in acme:///runs.db"
         raise click.UsageError(message, context)
-    order = Order(
+    order = CertifyOptions(
         url,
         level=level,
         only=only,
         seed=seed,
-        reach=reach,
+        sharing=sharing,
         effort=effort,
         jobs=jobs,
         deadline_s=deadline,
@@ -111,5 +111,5 @@ def certify(  # noqa: PLR0917 - click passes them by name
         badge=badge,
     )
     # Bound now: a clause that never ends may keep standard output turned elsewhere.
-    if not run_order(order, write=partial(click.echo, file=sys.stdout)):
+    if not run_certification(order, write=partial(click.echo, file=sys.stdout)):
         context.exit(1)

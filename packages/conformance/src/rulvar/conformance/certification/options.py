@@ -12,16 +12,16 @@ from rulvar.conformance.certification.report import listing, report
 from rulvar.conformance.certification.runner import DEADLINE_S, JOBS, certify
 from rulvar.conformance.contract.registry import chosen
 from rulvar.conformance.harness.outfiles import check_out_file
-from rulvar.conformance.harness.store_under_test import UrlSubject
+from rulvar.conformance.harness.store_under_test import StoreAtUrl
 from rulvar.conformance.harness.terminated import cleans_up_at_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["DEADLINE_S", "JOBS", "Order", "list_clauses", "run_order"]
+__all__ = ["DEADLINE_S", "JOBS", "CertifyOptions", "list_clauses", "run_certification"]
 
 
-class Order:
+class CertifyOptions:
     """What somebody asked for on a command line."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Order:
         level: Sequence[str] = (),
         only: Sequence[str] = (),
         seed: int | None = None,
-        reach: str | None = None,
+        sharing: str | None = None,
         effort: int = 1,
         jobs: int = JOBS,
         deadline_s: float = DEADLINE_S,
@@ -44,7 +44,7 @@ class Order:
         self.level = tuple(level)
         self.only = tuple(only)
         self.seed = seed
-        self.reach = reach
+        self.sharing = sharing
         self.effort = effort
         self.jobs = jobs
         self.deadline_s = deadline_s
@@ -59,7 +59,7 @@ def list_clauses(only: Sequence[str] = ()) -> str:
     return listing(chosen(only or None))
 
 
-def run_order(order: Order, *, write: Callable[[str], None]) -> bool:
+def run_certification(order: CertifyOptions, *, write: Callable[[str], None]) -> bool:
     """Certify, write the files that were asked for, and return whether all that ran passed.
 
     Progress goes to standard error, unless the order is to be quiet; the report, or the
@@ -74,7 +74,7 @@ def run_order(order: Order, *, write: Callable[[str], None]) -> bool:
     told = nullcontext() if order.quiet else progress
     with cleans_up_at_sigterm(), redirect_stdout(sys.stderr), told:
         certificate = certify(
-            UrlSubject(order.url, reach=order.reach),
+            StoreAtUrl(order.url, sharing=order.sharing),
             level=order.level or None,
             only=order.only or None,
             seed=order.seed,

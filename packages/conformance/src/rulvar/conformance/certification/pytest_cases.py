@@ -4,7 +4,7 @@ Derive from it, and say what the store is in a fixture of the scope ``class``::
 
     @pytest.fixture(scope="class")
     def rulvar_subject() -> Subject:
-        return FactorySubject("acme", open_acme, takes_clock=True)
+        return StoreFromFactory("acme", open_acme, takes_clock=True)
 
 
     class TestAcme(StoreCases):

@@ -86,7 +86,7 @@ def _stories(certificate: Certificate) -> Iterator[str]:
 
 
 def _summary(certificate: Certificate) -> Iterator[str]:
-    yield from _entry("store", f"{certificate.store}; its state reaches: {certificate.reach}")
+    yield from _entry("store", f"{certificate.store}; its state reaches: {certificate.sharing}")
     yield from _entry("claim", ", ".join(certificate.claim))
     yield from _entry("offers", ", ".join(certificate.capabilities) or "no capability")
     for note in certificate.notes:
@@ -192,8 +192,8 @@ def _contract_link(heading: str) -> str:
 
 def _page_row(clause: Clause) -> str:
     needs = [clause.capability] if clause.capability else []
-    if clause.reach.value != "object":
-        needs.append({"process": "two handles", "shared": "two processes"}[clause.reach.value])
+    if clause.sharing.value != "object":
+        needs.append({"process": "two handles", "shared": "two processes"}[clause.sharing.value])
     strength = "" if clause.strength == "MUST" else f" ({clause.strength})"
     cells = (
         f"`{clause.id}`{strength}",

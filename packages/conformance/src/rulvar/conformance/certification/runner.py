@@ -19,7 +19,7 @@ from rulvar.conformance.certification.certificate import Certificate, Result
 from rulvar.conformance.contract.claims import declared_by
 from rulvar.conformance.contract.clauses import LEVELS, Level, covers, reaches
 from rulvar.conformance.contract.registry import chosen
-from rulvar.conformance.harness.check_context import Settings, Trial
+from rulvar.conformance.harness.check_context import CheckContext, Settings
 from rulvar.conformance.harness.child import IN_CHILD
 from rulvar.conformance.harness.children import Children
 from rulvar.conformance.harness.failure import CheckFailure, NotVerified, TooSlow
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rulvar.conformance.certification.certificate import Outcome
     from rulvar.conformance.contract.claims import Declared
     from rulvar.conformance.contract.clauses import Clause
-    from rulvar.conformance.harness.store_under_test import Place, Subject
+    from rulvar.conformance.harness.store_under_test import StoreUnderTest, TestLocation
 
 __all__ = ["Certification", "certify"]
 
@@ -51,7 +51,7 @@ JOBS = 4
 
 
 def certify(
-    subject: Subject,
+    subject: StoreUnderTest,
     /,
     *,
     level: Level | str | Iterable[Level | str] | None = None,
@@ -119,7 +119,7 @@ class Certification:
 
     def __init__(
         self,
-        subject: Subject,
+        subject: StoreUnderTest,
         /,
         *,
         level: Level | str | Iterable[Level | str] | None = None,
@@ -171,8 +171,8 @@ class Certification:
         """Return why the clause does not belong to the claim, or None when it does."""
         if not covers(self.claim, clause):
             return f"the level {clause.level} is not claimed"
-        if not reaches(self.subject.reach, clause.reach):
-            return f"the state reaches one {self.subject.reach}, and this needs {clause.reach}"
+        if not reaches(self.subject.sharing, clause.sharing):
+            return f"the state reaches one {self.subject.sharing}, and this needs {clause.sharing}"
         if clause.capability is not None and clause.capability not in self.declared.capabilities:
             return f"the store does not offer {clause.capability}"
         return None
@@ -288,7 +288,7 @@ class Certification:
         return Certificate(
             store=self.subject.name,
             claim=tuple(str(level) for level in Level if level in self.claim),
-            reach=str(self.subject.reach),
+            sharing=str(self.subject.sharing),
             capabilities=tuple(sorted(self.declared.capabilities)),
             notes=self.declared.notes,
             seed=self.seed,
@@ -299,7 +299,7 @@ class Certification:
             durability=self.declared.durability,
         )
 
-    def settings(self, place: Place, ttl_ms: int) -> Settings:
+    def settings(self, place: TestLocation, ttl_ms: int) -> Settings:
         """Return what a trial at this place is made with."""
         return Settings(
             claim=self.claim,
@@ -322,7 +322,7 @@ class _Attempt:
     reason: str = ""
     story: str = ""
     counts: dict[str, int] | None = None
-    trial: Trial | None = None
+    check: CheckContext | None = None
 
     def run(self, deadline_s: float) -> None:
         """Try it, for so long at most."""
@@ -338,20 +338,20 @@ class _Attempt:
             self.story = "\n".join([*self._told(), f"got:      {self.reason}", *_stack(thread)])
 
     def _told(self) -> list[str]:
-        return ["timeline:", *(self.trial.timeline.lines() if self.trial is not None else ())]
+        return ["timeline:", *(self.check.timeline.lines() if self.check is not None else ())]
 
     def _run(self) -> None:
-        place: Place | None = None
-        trial: Trial | None = None
+        place: TestLocation | None = None
+        check: CheckContext | None = None
         try:
             place = self.certification.subject.fresh(
                 lease_ttl_ms=self.ttl_ms,
                 manual_clock=self.clause.timed or self.clause.moves_clock,
             )
             settings = self.certification.settings(place, self.ttl_ms)
-            trial = self.trial = Trial(self.clause, place, settings)
-            self.clause.check(trial)
-            trial.finish()
+            check = self.check = CheckContext(self.clause, place, settings)
+            self.clause.check(check)
+            check.finish()
         except CheckFailure as failure:
             self.outcome, self.reason, self.story = "failed", str(failure), failure.text()
         except NotVerified as reason:
@@ -359,28 +359,28 @@ class _Attempt:
         except TooSlow as reason:
             self.outcome, self.reason = None, f"the machine was too slow: {reason}"
         except Exception as error:  # noqa: BLE001 - told as the store's, or whole as the kit's
-            self._judge(error, trial)
+            self._judge(error, check)
         else:
             self.outcome = "passed"
         finally:
-            if trial is not None:
-                self.counts = dict(trial.counts)
-                trial.close()
+            if check is not None:
+                self.counts = dict(check.counts)
+                check.close()
             elif place is not None:
                 place.discard()
 
-    def _judge(self, error: Exception, trial: Trial | None) -> None:
+    def _judge(self, error: Exception, check: CheckContext | None) -> None:
         """Find whose fault an error is that the check did not expect."""
-        fault = None if trial is None else fault_of(error)
-        if trial is None or fault is None:
+        fault = None if check is None else fault_of(error)
+        if check is None or fault is None:
             self.outcome = "error"
             self.reason = f"{type(error).__name__}: {error}"
             self.story = "\n".join([*self._told(), *traceback.format_exception(error)])
-        elif self.clause.timed and trial.late():
+        elif self.clause.timed and check.late():
             self.outcome = None
             self.reason = f"the machine was too slow: {type(error).__name__}: {error}"
         else:
-            failure = CheckFailure(*fault, timeline=tuple(trial.timeline.lines()))
+            failure = CheckFailure(*fault, timeline=tuple(check.timeline.lines()))
             self.outcome, self.reason, self.story = "failed", str(failure), failure.text()
 
 

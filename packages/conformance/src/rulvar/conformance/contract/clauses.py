@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rulvar.conformance.harness.check_context import Trial
+    from rulvar.conformance.harness.check_context import CheckContext
 
-__all__ = ["LEVELS", "Clause", "Level", "Reach", "Section", "Strength", "covers", "reaches"]
+__all__ = ["LEVELS", "Clause", "Level", "Section", "Sharing", "Strength", "covers", "reaches"]
 
 
 class Level(StrEnum):
@@ -43,7 +43,7 @@ class Level(StrEnum):
     FENCED_PAIR = "fenced-pair"
 
 
-class Reach(StrEnum):
+class Sharing(StrEnum):
     """How far a store's state reaches: one object, one process, or several processes."""
 
     OBJECT = "object"
@@ -62,10 +62,10 @@ LEVELS: dict[Level, frozenset[Level]] = {
 }
 """Each level with those that it includes."""
 
-_FARTHEST = tuple(Reach)
+_FARTHEST = tuple(Sharing)
 
 
-def reaches(have: Reach, need: Reach) -> bool:
+def reaches(have: Sharing, need: Sharing) -> bool:
     """Whether a store of reach ``have`` can be tried where ``need`` is needed."""
     return _FARTHEST.index(have) >= _FARTHEST.index(need)
 
@@ -94,9 +94,9 @@ class Clause:
     strength: Strength
     sentence: str
     source: str
-    check: Callable[[Trial], None]
+    check: Callable[[CheckContext], None]
     since: str = "0.1"
-    reach: Reach = Reach.OBJECT
+    sharing: Sharing = Sharing.OBJECT
     capability: str | None = None
     timed: bool = False
     lease_ttl_ms: int | None = None
@@ -131,16 +131,16 @@ class Section:
         source: str | None = None,
         strength: Strength = "MUST",
         since: str = "0.1",
-        reach: Reach = Reach.OBJECT,
+        sharing: Sharing = Sharing.OBJECT,
         capability: str | None = None,
         timed: bool = False,
         lease_ttl_ms: int | None = None,
         moves_clock: bool = False,
         kills: bool = False,
-    ) -> Callable[[Callable[[Trial], None]], Callable[[Trial], None]]:
+    ) -> Callable[[Callable[[CheckContext], None]], Callable[[CheckContext], None]]:
         """Add the decorated function as the check of a clause."""
 
-        def add(check: Callable[[Trial], None]) -> Callable[[Trial], None]:
+        def add(check: Callable[[CheckContext], None]) -> Callable[[CheckContext], None]:
             self._clauses.append(
                 Clause(
                     id=clause_id,
@@ -150,7 +150,7 @@ class Section:
                     source=source or self._source,
                     check=check,
                     since=since,
-                    reach=reach,
+                    sharing=sharing,
                     capability=capability,
                     timed=timed,
                     lease_ttl_ms=lease_ttl_ms,

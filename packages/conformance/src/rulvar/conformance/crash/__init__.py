@@ -1,9 +1,9 @@
 """Kill points: a process dies at every store call, and another one finishes what it began.
 
-    from rulvar.conformance import UrlSubject
+    from rulvar.conformance import StoreAtUrl
     from rulvar.conformance.crash import kill_points
 
-    report = kill_points(UrlSubject("acme:///runs.db"))
+    report = kill_points(StoreAtUrl("acme:///runs.db"))
     print(report.text())
 
 Nobody picks the points: the n-th call kills its own process (SIGKILL, really), before it is

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rulvar.core.stores import StorePair
     from rulvar.core.testing import StoreCall
 
-__all__ = ["KillPoint", "Side", "Witness", "digest"]
+__all__ = ["CallLog", "KillPoint", "Side", "digest"]
 
 Side = Literal["before", "after"]
 
@@ -47,7 +47,7 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-class Witness:
+class CallLog:
     """One process's notes; over its stores, the one who kills it."""
 
     def __init__(self, path: Path, kill: KillPoint | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from rulvar.conformance.harness.store_under_test import UrlSubject
+from rulvar.conformance.harness.store_under_test import StoreAtUrl
 from rulvar.conformance.harness.terminal import ChangingLine, debug_option
 from rulvar.conformance.harness.terminated import cleans_up_at_sigterm
 from rulvar.core.formatting import counted
@@ -101,7 +101,7 @@ def kill_points_command(  # noqa: PLR0917 - click passes them by name
     try:
         with cleans_up_at_sigterm():
             report = kill_points(
-                UrlSubject(url),
+                StoreAtUrl(url),
                 workloads=workload or None,
                 exclude=exclude,
                 at=at,

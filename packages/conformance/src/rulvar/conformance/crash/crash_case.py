@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rulvar.conformance.crash.phases import Part
     from rulvar.conformance.crash.workloads import Workload
     from rulvar.conformance.harness.children import Child, Children
-    from rulvar.conformance.harness.store_under_test import Place, Subject
+    from rulvar.conformance.harness.store_under_test import StoreUnderTest, TestLocation
 
 __all__ = ["Calls", "ClockOfLeases", "Death", "calibrate", "die"]
 
@@ -56,13 +56,13 @@ class Death:
     processes: int
 
 
-class _Scene:
+class _Case:
     """A place for one death, and the processes that play in it."""
 
     def __init__(
-        self, subject: Subject, child: Child, workload: str, *, ttl_ms: int, deadline_s: int
+        self, subject: StoreUnderTest, child: Child, workload: str, *, ttl_ms: int, deadline_s: int
     ) -> None:
-        self.place: Place = subject.fresh(lease_ttl_ms=ttl_ms, manual_clock=False)
+        self.place: TestLocation = subject.fresh(lease_ttl_ms=ttl_ms, manual_clock=False)
         self.folder = Path(tempfile.mkdtemp(prefix="rulvar-kill-points-"))
         self._prefix = "" if self.place.fresh else f"kp-{uuid.uuid4().hex[:12]}-"
         self._child = child
@@ -98,14 +98,16 @@ class _Scene:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def calibrate(subject: Subject, children: Children, deadline_s: int) -> tuple[ClockOfLeases, bool]:
+def calibrate(
+    subject: StoreUnderTest, children: Children, deadline_s: int
+) -> tuple[ClockOfLeases, bool]:
     """Find out whether a lease runs out on a clock set ahead, and whose the place is.
 
     Raises `ConfigError` when the store cannot even be opened by another process.
     """
     child = children.take()
     try:
-        scene = _Scene(subject, child, "steps", ttl_ms=_LONG_TTL_MS, deadline_s=deadline_s)
+        scene = _Case(subject, child, "steps", ttl_ms=_LONG_TTL_MS, deadline_s=deadline_s)
         try:
             grants = _answer(subject, scene, "grant")
             believes = _answer(subject, scene, "believe")
@@ -122,7 +124,7 @@ def calibrate(subject: Subject, children: Children, deadline_s: int) -> tuple[Cl
     return clock, scene.place.fresh
 
 
-def _answer(subject: Subject, scene: _Scene, part: Part) -> object:
+def _answer(subject: StoreUnderTest, scene: _Case, part: Part) -> object:
     answer = scene.play(part)
     if not isinstance(answer.value, Looked):
         message = f"{subject.name} cannot be used by another process: {answer.reason}"
@@ -131,7 +133,7 @@ def _answer(subject: Subject, scene: _Scene, part: Part) -> object:
 
 
 def die(
-    subject: Subject,
+    subject: StoreUnderTest,
     child: Child,
     row: Workload,
     kill: KillPoint | None,
@@ -142,14 +144,14 @@ def die(
     """Let one process come to its death, another finish, and a third judge."""
     long = _SHORT_TTL_MS if clock == "waited" else _LONG_TTL_MS
     ttl_ms = row.lease_ttl_ms or long
-    scene = _Scene(subject, child, row.name, ttl_ms=ttl_ms, deadline_s=deadline_s)
+    scene = _Case(subject, child, row.name, ttl_ms=ttl_ms, deadline_s=deadline_s)
     try:
         return _played(scene, row, kill, timed=clock == "waited")
     finally:
         scene.close()
 
 
-def _played(scene: _Scene, row: Workload, kill: KillPoint | None, *, timed: bool) -> Death:
+def _played(scene: _Case, row: Workload, kill: KillPoint | None, *, timed: bool) -> Death:
     findings: list[Finding] = []
     died, result = False, None
     if row.prepare is not None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["Ledger", "Note", "Phase", "Register", "read_notes"]
+__all__ = ["ExpectedState", "Note", "Phase", "Register", "read_notes"]
 
 Phase = Literal["prepared", "victim", "successor", "judge"]
 
@@ -80,7 +80,7 @@ class Register:
             self.doubts.add(value)
 
 
-class Ledger:
+class ExpectedState:
     """The account of every note, in their order.
 
     ``journals`` maps a run to its acknowledged records by seq, ``doubtful`` to those in doubt;

@@ -15,18 +15,18 @@ from rulvar.core.records import TERMINAL_STATUSES
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rulvar.conformance.crash.call_log import Witness
+    from rulvar.conformance.crash.call_log import CallLog
     from rulvar.conformance.harness.store_under_test import Opener
     from rulvar.core.engine import RunOutcome, Workflow
     from rulvar.core.stores import StorePair, Stores
 
-__all__ = ["Stage", "told"]
+__all__ = ["Harness", "outcome_of"]
 
 _MOST_SEGMENTS = 20
 _LONG_ENOUGH_MS = 60_000
 
 
-class Stage:
+class Harness:
     """One process of a workload.
 
     ``folder`` is the workload's own and outlives its processes; run ids begin with
@@ -37,7 +37,7 @@ class Stage:
     def __init__(
         self,
         stores: StorePair,
-        witness: Witness,
+        log: CallLog,
         folder: Path,
         prefix: str,
         *,
@@ -47,7 +47,7 @@ class Stage:
         self.stores = stores
         self._own = own
         self._opener = opener
-        self.witness = witness
+        self.log = log
         self.folder = folder
         self._prefix = prefix
         self._engine: Engine | None = None
@@ -69,7 +69,7 @@ class Stage:
 
     def do(self, name: str) -> str:
         """Do the work of a step of that name."""
-        self.witness.ran(f"step:{name}")
+        self.log.ran(f"step:{name}")
         return name.upper()
 
     def keep(self, name: str, value: object) -> object:
@@ -83,7 +83,7 @@ class Stage:
 
     def fail(self, name: str) -> None:
         """Do the work of a step of that name, which fails."""
-        self.witness.ran(f"step:{name}:error")
+        self.log.ran(f"step:{name}:error")
         message = "as it should"
         raise ValueError(message)
 
@@ -108,7 +108,7 @@ class Stage:
             outcome = await engine.run(workflow, args, run_id=run_id)
             for _ in range(_MOST_SEGMENTS):
                 if outcome.status in TERMINAL_STATUSES:
-                    return told(outcome)
+                    return outcome_of(outcome)
                 for waiting in outcome.waiting_for:
                     if waiting.kind == "external" and waiting.deadline_at is None:
                         # Answered before the death already: the first answer counts.
@@ -120,7 +120,7 @@ class Stage:
         raise ConfigError(message)
 
 
-def told(outcome: RunOutcome) -> list[object]:
+def outcome_of(outcome: RunOutcome) -> list[object]:
     """Return what a workload says of an outcome: its status, and its value or failure."""
     failure = None if outcome.error is None else outcome.error.message
     return [outcome.status, outcome.value if failure is None else failure]

@@ -48,7 +48,7 @@ from rulvar.core.wire import decode_meta
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rulvar.conformance.crash.expected_state import Ledger, Note
+    from rulvar.conformance.crash.expected_state import ExpectedState, Note
     from rulvar.conformance.harness.state import RunState, Snapshot
     from rulvar.core.audit import RunAudit
     from rulvar.core.journal import JournalEntry
@@ -96,29 +96,29 @@ def row_of(run: str, state: RunState) -> RunMeta | None:
 # --- what the store holds -----------------------------------------------------------------
 
 
-def acknowledged(ledger: Ledger, state: Snapshot) -> Iterator[Finding]:
+def acknowledged(kept: ExpectedState, state: Snapshot) -> Iterator[Finding]:
     """Compare what was acknowledged, and what is in doubt, with what can be read."""
     for run, found in sorted(state.items()):
-        yield from _records(ledger, run, found)
+        yield from _records(kept, run, found)
         row = None if found.row is None else digest(found.row.encode())
-        if not ledger.row(run).allows(row):
+        if not kept.row(run).allows(row):
             known = "the last acknowledged one, or one in doubt since"
             what = "no row" if found.row is None else shown(found.row)
             yield Finding("acknowledged", f"the row of {run!r} is {known}", what)
         there = {ref: digest(blob or b"") for ref, blob in found.blobs}
-        known_refs = {ref for ref in ledger.blobs if ref.split("/", 1)[0] == run}
+        known_refs = {ref for ref in kept.blobs if ref.split("/", 1)[0] == run}
         for ref in sorted(known_refs | there.keys()):
-            if not ledger.blob(ref).allows(there.get(ref)):
+            if not kept.blob(ref).allows(there.get(ref)):
                 what = "another one" if ref in there else "none"
-                if ledger.blob(ref).value is None:
+                if kept.blob(ref).value is None:
                     yield Finding("acknowledged", f"no blob {ref!r}", what)
                 else:
                     yield Finding("acknowledged", f"the blob {ref!r} as acknowledged", what)
 
 
-def _records(ledger: Ledger, run: str, found: RunState) -> Iterator[Finding]:
-    wanted = ledger.journals.get(run, {})
-    doubtful = ledger.doubtful.get(run, set())
+def _records(kept: ExpectedState, run: str, found: RunState) -> Iterator[Finding]:
+    wanted = kept.journals.get(run, {})
+    doubtful = kept.doubtful.get(run, set())
     there = [(seq, digest(payload)) for seq, payload in found.journal]
     if [seq for seq, _ in there] != sorted({seq for seq, _ in there}):
         order = ", ".join(str(seq) for seq, _ in there)
@@ -140,9 +140,9 @@ def _records(ledger: Ledger, run: str, found: RunState) -> Iterator[Finding]:
         )
 
 
-def directly_after(ledger: Ledger, state: Snapshot) -> Iterator[Finding]:
+def directly_after(kept: ExpectedState, state: Snapshot) -> Iterator[Finding]:
     """Judge what a death has left, before anybody has touched it."""
-    yield from acknowledged(ledger, state)
+    yield from acknowledged(kept, state)
     for run, found in sorted(state.items()):
         try:
             entries = entries_of(run, found)
@@ -158,7 +158,7 @@ def directly_after(ledger: Ledger, state: Snapshot) -> Iterator[Finding]:
                     f"a settle as {row.status!r} in the journal of {run!r}, as its row says",
                     f"the last settle: {status!r}",
                 )
-        if not found.journal and run in ledger.had_journal and found.blobs:
+        if not found.journal and run in kept.had_journal and found.blobs:
             refs = ", ".join(ref for ref, _ in found.blobs)
             yield Finding(
                 "journal last", f"no blob of {run!r}, whose journal is gone", f"blobs: {refs}"
@@ -211,9 +211,9 @@ def audited(audits: Sequence[RunAudit]) -> Iterator[Finding]:
             yield Finding("orphans", f"no blob of {audit.run_id!r} that nothing needs", refs)
 
 
-def epochs(ledger: Ledger, state: Snapshot) -> Iterator[Finding]:
+def epochs(kept: ExpectedState, state: Snapshot) -> Iterator[Finding]:
     """Look whether granted epochs grow, and whether they ever fall along a journal."""
-    for run, granted in sorted(ledger.granted.items()):
+    for run, granted in sorted(kept.granted.items()):
         if any(later <= earlier for earlier, later in pairwise(granted)):
             yield Finding("epochs", f"the epochs granted for {run!r} to grow", f"{granted}")
     for run, found in sorted(state.items()):
@@ -222,7 +222,7 @@ def epochs(ledger: Ledger, state: Snapshot) -> Iterator[Finding]:
         if fall is not None:
             written = [entry.epoch for entry in entries]
             yield Finding("epochs", f"no fall along the journal of {run!r}", f"{written}")
-        known = set(ledger.granted.get(run, ()))
+        known = set(kept.granted.get(run, ()))
         foreign = sorted({e.epoch for e in entries if e.epoch is not None} - known)
         if foreign:
             yield Finding("epochs", f"only granted epochs in {run!r}", f"{foreign}")
@@ -311,7 +311,7 @@ def completes(note: Note) -> Iterator[str]:
         yield f"summary:{turns}" if summary else f"turn:{turns - 1}"
 
 
-def paid(ledger: Ledger, *, in_flight: int, died: bool) -> Iterator[Finding]:
+def paid(kept: ExpectedState, *, in_flight: int, died: bool) -> Iterator[Finding]:
     """Look for work that was done again although its completion had been acknowledged.
 
     ``in_flight`` is how many calls may have been under way at the death, each of which may be
@@ -321,7 +321,7 @@ def paid(ledger: Ledger, *, in_flight: int, died: bool) -> Iterator[Finding]:
     begun: dict[tuple[str, object], Note] = {}
     complete: list[str] = []
     times: Counter[tuple[str, str]] = Counter()
-    for note in ledger.notes:
+    for note in kept.notes:
         key = (note.phase, note.facts.get("n"))
         if note.what == "begun":
             begun[key] = note

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from rulvar.conformance.crash import invariants, workflows
-from rulvar.conformance.crash.call_log import Witness
-from rulvar.conformance.crash.expected_state import Ledger, read_notes
-from rulvar.conformance.crash.harness import Stage, told
+from rulvar.conformance.crash.call_log import CallLog
+from rulvar.conformance.crash.expected_state import ExpectedState, read_notes
+from rulvar.conformance.crash.harness import Harness, outcome_of
 from rulvar.conformance.crash.invariants import Finding
 from rulvar.conformance.crash.workloads import (
     SUCCESSOR_AHEAD_MS,
@@ -83,10 +83,10 @@ class Job:
         """Return the file that the process of a part notes into."""
         return self.folder / f"{part}.notes"
 
-    def ledger(self) -> Ledger:
+    def kept(self) -> ExpectedState:
         """Return the account of everything that was noted so far."""
         parts: tuple[Part, ...] = ("prepare", "victim", "successor")
-        return Ledger(
+        return ExpectedState(
             note for part in parts for note in read_notes(_PHASES[part], self.notes(part))
         )
 
@@ -115,10 +115,10 @@ def perform(job: Job) -> object:
     )
 
 
-def _stage(job: Job, stores: Stores, part: Part, kill: KillPoint | None = None) -> Stage:
-    witness = Witness(job.notes(part), kill)
-    watched = witness.watch(stores, hide=job.row.hide)
-    return Stage(watched, witness, job.folder, job.prefix, own=stores, opener=job.opener)
+def _stage(job: Job, stores: Stores, part: Part, kill: KillPoint | None = None) -> Harness:
+    log = CallLog(job.notes(part), kill)
+    watched = log.watch(stores, hide=job.row.hide)
+    return Harness(watched, log, job.folder, job.prefix, own=stores, opener=job.opener)
 
 
 # --- before and until the death -------------------------------------------------------------
@@ -133,8 +133,8 @@ def _prepare(job: Job) -> Looked:
 
 def _victim(job: Job) -> Looked:
     with job.opener.open() as stores:
-        stage = _stage(job, stores, "victim", job.kill)
-        return Looked(result=asyncio.run(_awaited(job.row.begin(stage))))
+        harness = _stage(job, stores, "victim", job.kill)
+        return Looked(result=asyncio.run(_awaited(job.row.begin(harness))))
 
 
 async def _awaited(act: Awaitable[object]) -> object:
@@ -146,20 +146,20 @@ async def _awaited(act: Awaitable[object]) -> object:
 
 def _successor(job: Job) -> Looked:
     with job.opener.open() as stores:
-        ledger = job.ledger()
-        findings = list(invariants.directly_after(ledger, read_state(stores, ledger.runs)))
+        kept = job.kept()
+        findings = list(invariants.directly_after(kept, read_state(stores, kept.runs)))
         if job.timed:
-            _wait_for_leases(stores, ledger)
-        stage = _stage(job, stores, "successor")
+            _wait_for_leases(stores, kept)
+        harness = _stage(job, stores, "successor")
         act = job.row.finish or job.row.begin
-        result = asyncio.run(_awaited(act(stage)))
+        result = asyncio.run(_awaited(act(harness)))
     return Looked(findings=tuple(findings), result=result)
 
 
-def _wait_for_leases(stores: Stores, ledger: Ledger) -> None:
+def _wait_for_leases(stores: Stores, kept: ExpectedState) -> None:
     """Wait until the store lets go of what the dead process held."""
     journal = stores.journal
-    for run in sorted(ledger.granted):
+    for run in sorted(kept.granted):
         while has_leases(journal):
             try:
                 journal.release(journal.acquire(run, "kill-points"))
@@ -170,25 +170,27 @@ def _wait_for_leases(stores: Stores, ledger: Ledger) -> None:
 
 
 def _judge(job: Job) -> Looked:
-    row, ledger = job.row, job.ledger()
-    runs = {_found(job.prefix + name, ledger): wanted for name, wanted in row.runs.items()}
+    row, kept = job.row, job.kept()
+    runs = {_found(job.prefix + name, kept): wanted for name, wanted in row.runs.items()}
     gone = [job.prefix + name for name in row.gone]
     findings: list[Finding] = []
     if job.result != row.result:
         findings.append(Finding("result", repr(row.result), repr(job.result)))
-    findings += invariants.paid(ledger, in_flight=row.at_once, died=job.died)
+    findings += invariants.paid(kept, in_flight=row.at_once, died=job.died)
     with job.opener.open() as stores:
-        state = read_state(stores, ledger.runs | runs.keys() | set(gone))
-        findings += invariants.acknowledged(ledger, state)
+        state = read_state(stores, kept.runs | runs.keys() | set(gone))
+        findings += invariants.acknowledged(kept, state)
         findings += invariants.settled(state, runs)
-        findings += invariants.epochs(ledger, state)
+        findings += invariants.epochs(kept, state)
         findings += invariants.deaths(state, died=job.died, hands_over=row.hands_over)
         findings += invariants.audited([audit_run(stores, run) for run in sorted(state)])
         findings += _nothing_left(job, stores, state, gone)
         if row.also is not None:
-            stage = _stage(job, stores, "judge")
-            findings += [Finding("result", "nothing else amiss", t) for t in row.also(stage, state)]
-        findings += _no_lease(stores, ledger)
+            harness = _stage(job, stores, "judge")
+            findings += [
+                Finding("result", "nothing else amiss", t) for t in row.also(harness, state)
+            ]
+        findings += _no_lease(stores, kept)
         try:
             findings += _stays(job, stores, state)
             findings += _recreated(job, stores, gone)
@@ -198,12 +200,12 @@ def _judge(job: Job) -> Looked:
     return Looked(findings=tuple(findings))
 
 
-def _found(run: str, ledger: Ledger) -> str:
+def _found(run: str, kept: ExpectedState) -> str:
     """Return the id of a run, of a child by its parent's: one that is not there stays ``.+``."""
     parent, wants_child, _ = run.partition(".+")
     if not wants_child:
         return run
-    children = [each for each in ledger.runs if each.removeprefix(f"{parent}.").isdigit()]
+    children = [each for each in kept.runs if each.removeprefix(f"{parent}.").isdigit()]
     return children[0] if len(children) == 1 else run
 
 
@@ -221,7 +223,7 @@ def _nothing_left(job: Job, stores: Stores, state: Snapshot, gone: list[str]) ->
             yield Finding("nothing left", expected, f"{sorted(there)}")
 
 
-def _no_lease(stores: Stores, ledger: Ledger) -> Iterator[Finding]:
+def _no_lease(stores: Stores, kept: ExpectedState) -> Iterator[Finding]:
     """Look for leases, then take every run and give it back.
 
     The row of a lease that has run out may stay where nobody had to take the run again.
@@ -229,20 +231,20 @@ def _no_lease(stores: Stores, ledger: Ledger) -> Iterator[Finding]:
     journal = stores.journal
     if not has_leases(journal):
         return
-    for run in sorted(ledger.runs):
+    for run in sorted(kept.runs):
         lease = journal.get_lease(run) if has_lease_admin(journal) else None
         if lease is None:
             continue
-        to_victim = ledger.granted_to.get((run, lease.epoch)) == "victim"
+        to_victim = kept.granted_to.get((run, lease.epoch)) == "victim"
         if lease.live or not to_victim:
             yield Finding("leases", f"nobody has {run!r}", f"{lease}")
-    for run in sorted(ledger.runs):
+    for run in sorted(kept.runs):
         try:
             taken = journal.acquire(run, "kill-points-judge")
         except LeaseHeldError as error:
             yield Finding("leases", f"{run!r} can be taken at once", str(error))
             continue
-        highest = max(ledger.granted.get(run, [0]))
+        highest = max(kept.granted.get(run, [0]))
         if taken.epoch <= highest:
             yield Finding("epochs", f"an epoch of {run!r} above {highest}", f"{taken.epoch}")
         journal.release(taken)
@@ -253,19 +255,19 @@ def _stays(job: Job, stores: Stores, state: Snapshot) -> Iterator[Finding]:
     make = job.row.again
     if make is None:
         return
-    stage = _stage(job, stores, "judge")
-    run = stage.run_id("r")
+    harness = _stage(job, stores, "judge")
+    run = harness.run_id("r")
 
     async def resume() -> tuple[list[object], int]:
-        async with stage.engine(make(stage)) as engine:
+        async with harness.engine(make(harness)) as engine:
             outcome = await engine.resume(run)
-        return told(outcome), outcome.executed
+        return outcome_of(outcome), outcome.executed
 
     said, executed = asyncio.run(resume())
     wanted = job.result if job.result is not None else said
     if said != wanted or executed:
         yield Finding("result", f"{wanted!r} again", f"{said!r}, and {executed} steps executed")
-    notes = Ledger(read_notes("judge", job.notes("judge")))
+    notes = ExpectedState(read_notes("judge", job.notes("judge")))
     changed = [note.call for note in notes.changes("judge")]
     now = read_state(stores, [run])[run]
     if changed or replace(now, lease=None) != replace(state[run], lease=None):
@@ -277,9 +279,9 @@ def _recreated(job: Job, stores: Stores, gone: list[str]) -> Iterator[Finding]:
     if not gone:
         return
     name = job.row.gone[0]
-    stage = _stage(job, stores, "judge")
-    result = asyncio.run(_awaited(stage.through(workflows.turns(stage), [1, 2], name=name)))
-    notes = Ledger(read_notes("judge", job.notes("judge")))
+    harness = _stage(job, stores, "judge")
+    result = asyncio.run(_awaited(harness.through(workflows.turns(harness), [1, 2], name=name)))
+    notes = ExpectedState(read_notes("judge", job.notes("judge")))
     marks = [str(note.facts["mark"]) for note in notes.ran()]
     if marks != workflows.MARKS_OF_TURNS:
         yield Finding("nothing left", f"{name!r} recreated, and all of it executed", f"{marks}")
@@ -329,7 +331,7 @@ def _believe(job: Job) -> Looked:
 def _clear(job: Job) -> Looked:
     """Remove a death's runs from a place that others use too."""
     with job.opener.open() as stores:
-        for run in sorted(job.ledger().runs):
+        for run in sorted(job.kept().runs):
             for ref in stores.transcripts.list_refs(run):
                 stores.transcripts.delete(ref)
             stores.journal.delete(run)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from rulvar.conformance.contract.clauses import Reach
+from rulvar.conformance.contract.clauses import Sharing
 from rulvar.conformance.crash.call_log import KillPoint
 from rulvar.conformance.crash.crash_case import calibrate, die
 from rulvar.conformance.crash.invariants import Finding
@@ -21,7 +21,7 @@ from rulvar.conformance.crash.report import Failure, KillPointReport, WorkloadRe
 from rulvar.conformance.crash.workloads import WORKLOADS, chosen_workloads
 from rulvar.conformance.harness.child import IN_CHILD
 from rulvar.conformance.harness.children import Children
-from rulvar.conformance.harness.store_under_test import UrlSubject
+from rulvar.conformance.harness.store_under_test import StoreAtUrl
 from rulvar.core.errors import ConfigError
 from rulvar.core.formatting import counted
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rulvar.conformance.crash.report import Outcome
     from rulvar.conformance.crash.workloads import Workload
     from rulvar.conformance.harness.children import Child
-    from rulvar.conformance.harness.store_under_test import Subject
+    from rulvar.conformance.harness.store_under_test import StoreUnderTest
 
 __all__ = ["kill_points"]
 
@@ -46,7 +46,7 @@ Progress: TypeAlias = "Callable[[Death], None]"
 
 
 def kill_points(
-    subject: Subject,
+    subject: StoreUnderTest,
     /,
     *,
     workloads: Iterable[str] | None = None,
@@ -113,7 +113,7 @@ def kill_points(
     )
 
 
-def _check_here(subject: Subject, chosen: list[Workload]) -> None:
+def _check_here(subject: StoreUnderTest, chosen: list[Workload]) -> None:
     if not hasattr(os, "fork"):
         message = "kill points need fork and SIGKILL: run them on Linux or macOS"
         raise ConfigError(message)
@@ -126,9 +126,9 @@ def _check_here(subject: Subject, chosen: list[Workload]) -> None:
     if not chosen:
         message = "no workload is left: exclude fewer"
         raise ConfigError(message)
-    if subject.reach is not Reach.SHARED:
+    if subject.sharing is not Sharing.SHARED:
         message = (
-            f"the state of {subject.name} dies with its process (reach {subject.reach.value!r}), "
+            f"the state of {subject.name} dies with its process (reach {subject.sharing.value!r}), "
             "so nothing can be recovered after a death: give a store that is on disk or served"
         )
         raise ConfigError(message)
@@ -152,7 +152,7 @@ def _check_numbers(*, side: Side | None, **numbers: int | None) -> None:
 class _Order:
     """What was asked for, and what every workload shares."""
 
-    subject: Subject
+    subject: StoreUnderTest
     children: Children
     clock: ClockOfLeases
     at: int | None
@@ -165,7 +165,7 @@ class _Order:
 
     def command(self, workload: str, kill: KillPoint | None) -> str:
         """Return what repeats one death."""
-        if isinstance(self.subject, UrlSubject):
+        if isinstance(self.subject, StoreAtUrl):
             parts = ["rulvar", "kill-points", self.subject.name, "--workload", workload]
             if kill is not None:
                 parts += ["--at", str(kill.at), "--side", kill.side]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rulvar.conformance.crash import workflows
 from rulvar.conformance.crash.forked_step import WHOLE
-from rulvar.conformance.crash.harness import told
+from rulvar.conformance.crash.harness import outcome_of
 from rulvar.core.audit import repair_runs
 from rulvar.core.capabilities import has_leases
 from rulvar.core.engine import RetentionPolicy, Worker
@@ -27,14 +27,14 @@ from rulvar.core.records import TERMINAL_STATUSES, RunFilter
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from rulvar.conformance.crash.harness import Stage
+    from rulvar.conformance.crash.harness import Harness
     from rulvar.conformance.harness.state import Snapshot
     from rulvar.core.engine import RunHandle, Workflow
     from rulvar.core.records import RunMeta
 
 __all__ = ["WORKLOADS", "Workload", "chosen_workloads"]
 
-Act: TypeAlias = "Callable[[Stage], Awaitable[object]]"
+Act: TypeAlias = "Callable[[Harness], Awaitable[object]]"
 
 HOUR_MS = 3_600_000
 VICTIM_AHEAD_MS = 4 * HOUR_MS
@@ -71,8 +71,8 @@ class Workload:
     prepare: Act | None = None
     runs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     gone: tuple[str, ...] = ()
-    again: Callable[[Stage], Workflow] | None = None
-    also: Callable[[Stage, Snapshot], Iterable[str]] | None = None
+    again: Callable[[Harness], Workflow] | None = None
+    also: Callable[[Harness, Snapshot], Iterable[str]] | None = None
     at_once: int = 1
     hands_over: bool = False
     hide: frozenset[str] = frozenset()
@@ -97,149 +97,149 @@ def chosen_workloads(names: Iterable[str] | None, exclude: Iterable[str]) -> lis
 # --- acts -----------------------------------------------------------------------------------
 
 
-def _run(make: Callable[[Stage], Workflow], args: object = NOT_GIVEN) -> Act:
-    async def act(stage: Stage) -> object:
-        return await stage.through(make(stage), args)
+def _run(make: Callable[[Harness], Workflow], args: object = NOT_GIVEN) -> Act:
+    async def act(harness: Harness) -> object:
+        return await harness.through(make(harness), args)
 
     return act
 
 
-async def _worker_first(stage: Stage) -> object:
+async def _worker_first(harness: Harness) -> object:
     """Let a worker find the run; start it where it had not begun."""
-    async with stage.engine(workflows.plain(stage)) as engine:
+    async with harness.engine(workflows.plain(harness)) as engine:
         await Worker(engine).run(until_idle=True)
-    return await stage.through(workflows.plain(stage), {"n": 7})
+    return await harness.through(workflows.plain(harness), {"n": 7})
 
 
-async def _hand_over(stage: Stage) -> object:
+async def _hand_over(harness: Harness) -> object:
     """Let a run go in order after each of its steps, and take it up again."""
     handles: list[RunHandle] = []
 
     def hand_over() -> None:
         handles[-1].drain()
 
-    flow = workflows.handed_over(stage, hand_over)
+    flow = workflows.handed_over(harness, hand_over)
     outcome = None
     while outcome is None or outcome.status not in TERMINAL_STATUSES:
-        async with stage.engine(flow) as engine:
-            handles.append(engine.start(flow, run_id=stage.run_id("r")))
+        async with harness.engine(flow) as engine:
+            handles.append(engine.start(flow, run_id=harness.run_id("r")))
             outcome = await handles[-1].result()
-    return told(outcome)
+    return outcome_of(outcome)
 
 
-async def _retry(stage: Stage) -> object:
-    flow, run_id = workflows.flaky(stage), stage.run_id("r")
-    async with stage.engine(flow) as engine:
+async def _retry(harness: Harness) -> object:
+    flow, run_id = workflows.flaky(harness), harness.run_id("r")
+    async with harness.engine(flow) as engine:
         outcome = await engine.run(flow, run_id=run_id)
         if outcome.status == "error":
-            (stage.folder / "mended").touch()
+            (harness.folder / "mended").touch()
             outcome = await engine.retry(run_id)
-    return told(outcome)
+    return outcome_of(outcome)
 
 
-async def _cancel(stage: Stage) -> object:
-    flow, run_id = workflows.waits_with_child(stage), stage.run_id("r")
-    async with stage.engine(flow) as engine:
+async def _cancel(harness: Harness) -> object:
+    flow, run_id = workflows.waits_with_child(harness), harness.run_id("r")
+    async with harness.engine(flow) as engine:
         outcome = await engine.run(flow, run_id=run_id)
         if outcome.status not in TERMINAL_STATUSES:
             cancelled = await engine.cancel(run_id)
             outcome = outcome if cancelled is None else cancelled
-    return told(outcome)
+    return outcome_of(outcome)
 
 
-async def _make_repo(stage: Stage) -> None:
-    await asyncio.to_thread(workflows.make_repo, stage)
+async def _make_repo(harness: Harness) -> None:
+    await asyncio.to_thread(workflows.make_repo, harness)
 
 
-async def _three_runs(stage: Stage) -> None:
+async def _three_runs(harness: Harness) -> None:
     """Prepare a run, and two neighbours whose ids begin as its own does."""
     for name in ("r", "r.0", "rr"):
-        await stage.through(workflows.turns(stage), [1, 2], name=name)
+        await harness.through(workflows.turns(harness), [1, 2], name=name)
 
 
-async def _one_run(stage: Stage) -> None:
-    await stage.through(workflows.turns(stage), [1, 2])
+async def _one_run(harness: Harness) -> None:
+    await harness.through(workflows.turns(harness), [1, 2])
 
 
-async def _delete(stage: Stage) -> None:
-    async with stage.engine() as engine:
-        await engine.delete_run(stage.run_id("r"))
+async def _delete(harness: Harness) -> None:
+    async with harness.engine() as engine:
+        await engine.delete_run(harness.run_id("r"))
 
 
-async def _prune(stage: Stage) -> None:
-    async with stage.engine() as engine:
-        await engine.prune_run(stage.run_id("r"))
+async def _prune(harness: Harness) -> None:
+    async with harness.engine() as engine:
+        await engine.prune_run(harness.run_id("r"))
 
 
-async def _aged(stage: Stage) -> None:
+async def _aged(harness: Harness) -> None:
     """Prepare runs of every kind: two that are over, one that failed, one that sleeps."""
     for name in ("old-1", "old-2"):
-        await stage.through(workflows.turns(stage), [1], name=name)
-    await stage.through(workflows.fails(stage), name="failed")
-    flow = workflows.rests(stage)
-    async with stage.engine(flow) as engine:
-        await engine.run(flow, run_id=stage.run_id("sleeps"))
+        await harness.through(workflows.turns(harness), [1], name=name)
+    await harness.through(workflows.fails(harness), name="failed")
+    flow = workflows.rests(harness)
+    async with harness.engine(flow) as engine:
+        await engine.run(flow, run_id=harness.run_id("sleeps"))
 
 
-async def _retain(stage: Stage) -> None:
+async def _retain(harness: Harness) -> None:
     """Let a worker apply retention, and go on with what sleeps until nothing does."""
-    flow, run_id = workflows.rests(stage), stage.run_id("sleeps")
-    async with stage.engine(flow) as engine:
+    flow, run_id = workflows.rests(harness), harness.run_id("sleeps")
+    async with harness.engine(flow) as engine:
         for _ in range(3):
             worker = Worker(engine, retention=RetentionPolicy(older_than_ms=_OLD_MS))
             await worker.run(until_idle=True)
             if (await engine.resume(run_id)).status in TERMINAL_STATUSES:
                 return
-            stage.forward()
+            harness.forward()
 
 
-async def _owned_by_the_dead(stage: Stage) -> None:
-    await asyncio.to_thread(_leave_owned, stage)
+async def _owned_by_the_dead(harness: Harness) -> None:
+    await asyncio.to_thread(_leave_owned, harness)
 
 
-def _leave_owned(stage: Stage) -> None:
+def _leave_owned(harness: Harness) -> None:
     """Let a process that is gone have the run, under a lease that is live for the victim."""
     identity = own_identity()
-    if identity is None or not has_leases(stage.stores.journal):
+    if identity is None or not has_leases(harness.stores.journal):
         return  # nobody can tell here that a process is gone: the run is just begun
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
-    stage.forward(VICTIM_AHEAD_MS)
+    harness.forward(VICTIM_AHEAD_MS)
     owner = f"kill-points:{replace(identity, pid=gone.pid)}:dead"
-    stage.stores.journal.acquire(stage.run_id("r"), owner)
+    harness.stores.journal.acquire(harness.run_id("r"), owner)
 
 
-async def _behind(stage: Stage) -> None:
+async def _behind(harness: Harness) -> None:
     """Prepare rows that lag behind their journals, as crashes leave them."""
     for name in ("r", "other"):
-        await stage.through(workflows.plain(stage), {"n": 7}, name=name)
-        row = _row(stage, name)
-        stage.stores.journal.put_meta(replace(row, status="running"))
+        await harness.through(workflows.plain(harness), {"n": 7}, name=name)
+        row = _row(harness, name)
+        harness.stores.journal.put_meta(replace(row, status="running"))
 
 
-async def _repair(stage: Stage) -> None:
-    await asyncio.to_thread(lambda: list(repair_runs(stage.stores)))
+async def _repair(harness: Harness) -> None:
+    await asyncio.to_thread(lambda: list(repair_runs(harness.stores)))
 
 
-def _row(stage: Stage, name: str) -> RunMeta:
-    run_id = stage.run_id(name)
-    rows = stage.stores.journal.list_runs(RunFilter())
+def _row(harness: Harness, name: str) -> RunMeta:
+    run_id = harness.run_id(name)
+    rows = harness.stores.journal.list_runs(RunFilter())
     return next(row for row in rows if row.run_id == run_id)
 
 
 # --- what else must be true -------------------------------------------------------------------
 
 
-def _pruned(stage: Stage, state: Snapshot) -> Iterable[str]:
-    run_id = stage.run_id("r")
+def _pruned(harness: Harness, state: Snapshot) -> Iterable[str]:
+    run_id = harness.run_id("r")
     refs = [ref for ref, _ in state[run_id].blobs]
     if refs != [f"{run_id}/source"]:
         yield f"of the blobs of {run_id!r} only its source is needed, but there are {refs}"
 
 
-def _all_kept(stage: Stage, state: Snapshot) -> Iterable[str]:
+def _all_kept(harness: Harness, state: Snapshot) -> Iterable[str]:
     for name in ("r.0", "rr"):
-        run_id = stage.run_id(name)
+        run_id = harness.run_id(name)
         if len(state[run_id].blobs) < 2 or not state[run_id].journal:  # noqa: PLR2004
             yield f"{run_id!r} is a neighbour, and is not whole any more"
 
@@ -363,7 +363,7 @@ WORKLOADS: tuple[Workload, ...] = (
         begin=_hand_over,
         result=["ok", ["ONE", "TWO", "THREE"]],
         runs={"r": ("ok",)},
-        again=lambda stage: workflows.handed_over(stage, lambda: None),
+        again=lambda harness: workflows.handed_over(harness, lambda: None),
         hands_over=True,
     ),
     Workload(

@@ -40,7 +40,7 @@ from rulvar.core.spi import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rulvar.conformance.harness.check_context import Trial
+    from rulvar.conformance.harness.check_context import CheckContext
     from rulvar.conformance.harness.state import Snapshot
     from rulvar.core.errors import RefusalReason
     from rulvar.core.records import Lease
@@ -122,8 +122,8 @@ _RETURNS = _Expectation("it returns")
 class Actor:
     """One caller of the stores under trial."""
 
-    def __init__(self, trial: Trial, name: str, stores: Stores) -> None:
-        self._trial = trial
+    def __init__(self, check: CheckContext, name: str, stores: Stores) -> None:
+        self._trial = check
         self.name = name
         self.stores = stores
         self.journal = cast("FullJournal", stores.journal)

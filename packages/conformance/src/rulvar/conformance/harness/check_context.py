@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from rulvar.conformance.contract.clauses import Clause
     from rulvar.conformance.harness.children import Child, Children
     from rulvar.conformance.harness.state import Snapshot
-    from rulvar.conformance.harness.store_under_test import Place
+    from rulvar.conformance.harness.store_under_test import TestLocation
     from rulvar.core.records import Lease
     from rulvar.core.stores import Stores
 
-__all__ = ["Settings", "Trial"]
+__all__ = ["CheckContext", "Settings"]
 
 _T = TypeVar("_T")
 _LONGEST_WAIT_MS = 5_000
@@ -43,15 +43,15 @@ class Settings:
     seed: int
     children: Children
     lease_ttl_ms: int | None
-    another_place: Callable[[], Place]
+    another_place: Callable[[], TestLocation]
     effort: int = 1
     wait_s: float = 30.0
 
 
-class Trial:
+class CheckContext:
     """What a check is given. Run ids are its own, so that a place may be shared."""
 
-    def __init__(self, clause: Clause, place: Place, settings: Settings) -> None:
+    def __init__(self, clause: Clause, place: TestLocation, settings: Settings) -> None:
         self.clause = clause
         self.place = place
         self.timeline = Timeline()
@@ -110,7 +110,7 @@ class Trial:
     def another_handle(self) -> Stores:
         """Return a second handle, the same one each time; the first where there can be no other."""
         if self._other is None:
-            one_object = self.place.reach.value == "object"
+            one_object = self.place.sharing.value == "object"
             self._other = self.stores if one_object else self.reopen()
         return self._other
 
@@ -131,7 +131,7 @@ class Trial:
         """How many times more than usual is to be tried where chance decides."""
         return self._settings.effort
 
-    def another_place(self) -> Place:
+    def another_place(self) -> TestLocation:
         """Return a new place that nothing has opened; the caller discards it."""
         return self._settings.another_place()
 
@@ -319,7 +319,7 @@ class Trial:
             self._sweep(self.snapshot(), "at the end")
         except (StoreClosedError, StoreForkedError):
             return  # the check closed it
-        if self.place.reach.value == "object":
+        if self.place.sharing.value == "object":
             return
         stores = self.place.open()
         self._sweep(self.snapshot(stores), "through a new handle")

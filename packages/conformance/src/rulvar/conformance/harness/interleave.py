@@ -18,9 +18,9 @@ from rulvar.conformance.harness.stepping import Stepped
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rulvar.conformance.harness.check_context import Trial
+    from rulvar.conformance.harness.check_context import CheckContext
 
-__all__ = ["Crossing", "Ending", "cross"]
+__all__ = ["Ending", "Interleaving", "interleave"]
 
 _MOST_STEPS = 48
 _SHORTEST_PATIENCE_S = 0.012
@@ -46,7 +46,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class Interleaving:
     """One meeting: the call that is stopped, the one that is made then, and the judge of both.
 
     The judge is called with the two endings and where the first call stood.
@@ -57,16 +57,18 @@ class Crossing:
     judge: Callable[[Ending, Ending, str], None]
 
 
-def cross(trial: Trial, meet: Callable[[], Crossing], *, most: int = _MOST_STEPS) -> None:
+def interleave(
+    check: CheckContext, meet: Callable[[], Interleaving], *, most: int = _MOST_STEPS
+) -> None:
     """Have two calls meet at every step of the first one, or at ``most`` of them.
 
     ``meet`` prepares each meeting anew. Fails the clause when a call hangs.
     """
-    total, patience_s = _measure(trial, meet())
+    total, patience_s = _measure(check, meet())
     stride = max(1, -(-total // most))
-    for stop_at in range(1 + trial.random.randrange(stride), total + 1, stride):
-        _meet(trial, meet(), stop_at, patience_s)
-    trial.count("meetings of two calls", total // stride)
+    for stop_at in range(1 + check.random.randrange(stride), total + 1, stride):
+        _meet(check, meet(), stop_at, patience_s)
+    check.count("meetings of two calls", total // stride)
 
 
 def _ending(call: Callable[[], object], ending: Ending) -> Callable[[], None]:
@@ -79,12 +81,12 @@ def _ending(call: Callable[[], object], ending: Ending) -> Callable[[], None]:
     return run
 
 
-def _measure(trial: Trial, crossing: Crossing) -> tuple[int, float]:
+def _measure(check: CheckContext, crossing: Interleaving) -> tuple[int, float]:
     """Make both calls one after the other; return the steps of the first, and a patience."""
     first, second = Ending(), Ending()
     call = Stepped(_ending(crossing.first, first), stop_at=0)
     call.start(_WAIT_S)
-    _end(trial, call)
+    _end(check, call)
     began = time.monotonic()
     _ending(crossing.second, second)()
     took_s = time.monotonic() - began
@@ -92,7 +94,7 @@ def _measure(trial: Trial, crossing: Crossing) -> tuple[int, float]:
     return call.steps, max(_SHORTEST_PATIENCE_S, 2.5 * took_s)
 
 
-def _meet(trial: Trial, crossing: Crossing, stop_at: int, patience_s: float) -> None:
+def _meet(check: CheckContext, crossing: Interleaving, stop_at: int, patience_s: float) -> None:
     first, second = Ending(), Ending()
     call = Stepped(_ending(crossing.first, first), stop_at=stop_at)
     call.start(_WAIT_S)
@@ -101,16 +103,16 @@ def _meet(trial: Trial, crossing: Crossing, stop_at: int, patience_s: float) -> 
     thread.join(patience_s)
     second.inside = call.stopped and not thread.is_alive()
     call.go_on()
-    _end(trial, call)
+    _end(check, call)
     thread.join(_WAIT_S)
     if thread.is_alive():
-        trial.fail("both of two calls that cross end", f"one hangs ({_where(call)})")
+        check.fail("both of two calls that cross end", f"one hangs ({_where(call)})")
     crossing.judge(first, second, _where(call))
 
 
-def _end(trial: Trial, call: Stepped) -> None:
+def _end(check: CheckContext, call: Stepped) -> None:
     if not call.join(_WAIT_S):
-        trial.fail("both of two calls that cross end", f"one hangs ({_where(call)})")
+        check.fail("both of two calls that cross end", f"one hangs ({_where(call)})")
 
 
 def _where(call: Stepped) -> str:

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
-from rulvar.conformance.contract.clauses import Reach
+from rulvar.conformance.contract.clauses import Sharing
 from rulvar.conformance.harness.actors import Actor
 from rulvar.conformance.harness.failure import shown
 from rulvar.conformance.harness.mutations import Strike
@@ -36,7 +36,7 @@ from rulvar.core.errors import LeaseHeldError, RulvarError, StoreBusyError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rulvar.conformance.harness.check_context import Trial
+    from rulvar.conformance.harness.check_context import CheckContext
     from rulvar.conformance.harness.mutations import Surface
     from rulvar.conformance.harness.state import RunState
     from rulvar.core.records import Lease
@@ -77,15 +77,15 @@ class _Bare(Actor):
 class _Duel:
     """One run that two parties fight for: the stalled holder here, the successor there."""
 
-    def __init__(self, trial: Trial, name: str, surface: Surface) -> None:
-        self.trial = trial
+    def __init__(self, check: CheckContext, name: str, surface: Surface) -> None:
+        self.check = check
         self.surface = surface
-        self.run_id = trial.run_id(name)
-        trial.knows(self.run_id)
-        theirs = _other_handle(trial)
-        self.stalled = _Bare(trial, "stalled", trial.stores)
-        self.successor = _Bare(trial, "successor", theirs)
-        self._seizes = has_lease_admin(trial.stores.journal)
+        self.run_id = check.run_id(name)
+        check.knows(self.run_id)
+        theirs = _other_handle(check)
+        self.stalled = _Bare(check, "stalled", check.stores)
+        self.successor = _Bare(check, "successor", theirs)
+        self._seizes = has_lease_admin(check.stores.journal)
         self._latest: Lease | None = None
         self.tail = 0
 
@@ -98,7 +98,7 @@ class _Duel:
             self.stalled.append(self.run_id, 0)
         if state.row is None:
             self.stalled.put_meta(self.run_id)
-        if self.trial.has_blobs:
+        if self.check.has_blobs:
             there = {ref for ref, _ in state.blobs}
             for ref in (f"{self.run_id}/turn", *refs):
                 if ref not in there:
@@ -129,20 +129,20 @@ class _Duel:
 
         What the mutation changes comes first: what lands while the rest is being read counts.
         """
-        stores, blobs = self.successor.stores, self.trial.has_blobs
+        stores, blobs = self.successor.stores, self.check.has_blobs
         return read_run(stores, self.run_id, blobs=blobs, first=self.surface.part)
 
     def judge(self, live: Lease, granted: RunState, where: str) -> None:
         """Hold what is there now against what was there when the successor had its grant."""
         now = self.state()
-        trial, what = self.trial, self.surface.words
+        check, what = self.check, self.surface.words
         if now != granted:
-            trial.timeline.add("stalled", f"{what} begins under the old lease", where)
-            trial.timeline.add("successor", f"takes over: epoch {live.epoch}", "granted")
-            trial.timeline.add("stalled", f"{what} goes on", "something changed")
+            check.timeline.add("stalled", f"{what} begins under the old lease", where)
+            check.timeline.add("successor", f"takes over: epoch {live.epoch}", "granted")
+            check.timeline.add("stalled", f"{what} goes on", "something changed")
             was, is_now = differences({self.run_id: granted}, {self.run_id: now})
             changed = [line for line in (*was, *is_now) if not line.startswith(" ")]
-            trial.fail(
+            check.fail(
                 "nothing under the old lease lands once the successor has its grant",
                 "; ".join(changed[:4]) or shown(now),
                 before={self.run_id: granted},
@@ -154,28 +154,28 @@ class _Duel:
             try:
                 self.successor.renew(live)
             except LeaseHeldError as error:
-                trial.fail("the successor's lease lives on", f"{error.reason} ({where})")
+                check.fail("the successor's lease lives on", f"{error.reason} ({where})")
 
 
-def _other_handle(trial: Trial) -> Stores:
-    reach = trial.place.reach
-    if reach is Reach.SHARED:
-        return trial.child()[1]
-    return trial.stores if reach is Reach.OBJECT else trial.reopen()
+def _other_handle(check: CheckContext) -> Stores:
+    sharing = check.place.sharing
+    if sharing is Sharing.SHARED:
+        return check.child()[1]
+    return check.stores if sharing is Sharing.OBJECT else check.reopen()
 
 
 # --- stepped --------------------------------------------------------------------------------
 
 
-def step_through(trial: Trial, surface: Surface) -> None:
+def step_through(check: CheckContext, surface: Surface) -> None:
     """Try a takeover at every step of one mutation. Fails the clause at the first hole."""
-    duel = _Duel(trial, "stepped", surface)
+    duel = _Duel(check, "stepped", surface)
     patience_s = _patience(duel)
     total = _count_steps(duel)
     stride = max(1, -(-total // _MOST_STEPS))
-    for stop_at in range(1 + trial.random.randrange(stride), total + 1, stride):
+    for stop_at in range(1 + check.random.randrange(stride), total + 1, stride):
         _step(duel, stop_at, patience_s)
-    trial.count(f"steps of {surface.name}", total)
+    check.count(f"steps of {surface.name}", total)
 
 
 def _patience(duel: _Duel) -> float:
@@ -194,14 +194,14 @@ def _count_steps(duel: _Duel) -> int:
     call = Stepped(lambda: duel.strike(lease), stop_at=0)
     call.start(_WAIT_S)
     if not call.join(_WAIT_S):
-        duel.trial.fail(f"{words} ends", "it did not")
+        duel.check.fail(f"{words} ends", "it did not")
     if call.error is not None:
-        duel.trial.fail(f"{words} under the live lease lands", repr(call.error))
+        duel.check.fail(f"{words} under the live lease lands", repr(call.error))
     return call.steps
 
 
 def _step(duel: _Duel, stop_at: int, patience_s: float) -> None:
-    trial, words = duel.trial, duel.surface.words
+    check, words = duel.check, duel.surface.words
     lease = duel.begin()
     call = Stepped(lambda: duel.strike(lease), stop_at=stop_at)
     if not call.start(_WAIT_S):
@@ -210,14 +210,14 @@ def _step(duel: _Duel, stop_at: int, patience_s: float) -> None:
     granted_first = taking.wait(patience_s)
     call.go_on()
     if not call.join(_WAIT_S) or not taking.join(_WAIT_S):
-        trial.fail(f"{words} and a takeover both end", f"one hangs at {call.where}")
+        check.fail(f"{words} and a takeover both end", f"one hangs at {call.where}")
     if isinstance(taking.error, StoreBusyError):
         return
     if taking.error is not None:
-        trial.fail("the successor takes over", repr(taking.error))
+        check.fail("the successor takes over", repr(taking.error))
     if call.error is not None and not isinstance(call.error, RulvarError):
-        trial.fail(f"{words} is refused typed", repr(call.error))
-    trial.count("takeovers inside a call" if granted_first else "takeovers that waited")
+        check.fail(f"{words} is refused typed", repr(call.error))
+    check.count("takeovers inside a call" if granted_first else "takeovers that waited")
     if granted_first and taking.result is not None:
         duel.judge(*taking.result, f"stopped at {call.where}, step {stop_at}")
 
@@ -262,16 +262,16 @@ def _hasty_threads() -> Iterator[None]:
         sys.setswitchinterval(usual)
 
 
-def storm(trial: Trial, surface: Surface) -> None:
+def storm(check: CheckContext, surface: Surface) -> None:
     """Take a run over in the middle of many calls, many times over."""
-    duel = _Duel(trial, "storm", surface)
-    one_process = trial.place.reach is Reach.OBJECT
-    races = (_RACES_IN_ONE_PROCESS if one_process else _RACES) * trial.effort
+    duel = _Duel(check, "storm", surface)
+    one_process = check.place.sharing is Sharing.OBJECT
+    races = (_RACES_IN_ONE_PROCESS if one_process else _RACES) * check.effort
     once_s = _duration(duel)
     with _hasty_threads():
         for number in range(races):
             _race(duel, number, _pause_s(duel, number, once_s))
-    trial.count("races", races)
+    check.count("races", races)
 
 
 def _duration(duel: _Duel) -> float:
@@ -289,9 +289,9 @@ def _duration(duel: _Duel) -> float:
 def _pause_s(duel: _Duel, number: int, once_s: float) -> float:
     """Return how long after the calls have begun a takeover begins, another one each race."""
     if not duel.surface.once:
-        return duel.trial.random.uniform(0, _PAUSE_CALLS * once_s)
+        return duel.check.random.uniform(0, _PAUSE_CALLS * once_s)
     # After the first of them there is nothing more to hit.
-    return duel.trial.random.uniform(0, once_s) if number % 2 else 0
+    return duel.check.random.uniform(0, once_s) if number % 2 else 0
 
 
 class _Hammer:
@@ -340,7 +340,7 @@ def _blobs_of(surface: Surface, number: int) -> list[str]:
 
 
 def _race(duel: _Duel, number: int, pause_s: float) -> None:
-    trial, surface = duel.trial, duel.surface
+    check, surface = duel.check, duel.surface
     blobs = [name for n in range(_THREADS) for name in _blobs_of(surface, n)]
     lease = duel.begin(refs=tuple(f"{duel.run_id}/{name}" for name in blobs))
     begin, tails = threading.Event(), count(duel.tail, 10)
@@ -354,14 +354,14 @@ def _race(duel: _Duel, number: int, pause_s: float) -> None:
     try:
         granted = duel.take_over(lease)
     except StoreBusyError:
-        trial.count("takeovers that gave up")
+        check.count("takeovers that gave up")
     for hammer in hammers:
         hammer.stop = True
-    trial.join([hammer.thread for hammer in hammers])
+    check.join([hammer.thread for hammer in hammers])
     errors = [hammer.error for hammer in hammers if hammer.error is not None]
     if errors:
-        trial.fail(f"{surface.words} is refused typed", repr(errors[0]))
-    trial.count("landed before a takeover", sum(hammer.landed for hammer in hammers))
-    trial.count("refused after one", sum(hammer.refused for hammer in hammers))
+        check.fail(f"{surface.words} is refused typed", repr(errors[0]))
+    check.count("landed before a takeover", sum(hammer.landed for hammer in hammers))
+    check.count("refused after one", sum(hammer.refused for hammer in hammers))
     if granted is not None:
         duel.judge(*granted, f"race {number}")

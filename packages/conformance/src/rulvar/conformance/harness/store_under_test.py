@@ -4,8 +4,8 @@ A subject makes *places*. A place is one isolated state: opened once it is empty
 it is a second handle to the same state, where the store can do that. Two ready-made subjects
 cover most stores:
 
-- `UrlSubject("acme:///x.db")` goes through the installed plugin, as an application does;
-- `FactorySubject("acme", open_acme)` calls a function of yours with a `Home`, and can hand
+- `StoreAtUrl("acme:///x.db")` goes through the installed plugin, as an application does;
+- `StoreFromFactory("acme", open_acme)` calls a function of yours with a `Home`, and can hand
   it a clock that the kit moves.
 """
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from rulvar.conformance.contract.clauses import Reach
+from rulvar.conformance.contract.clauses import Sharing
 from rulvar.conformance.harness.failure import NotVerified
 from rulvar.conformance.harness.references import Reference
 from rulvar.core.errors import ConfigError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rulvar.core.clock import Clock
     from rulvar.core.stores import Stores
 
-__all__ = ["FactorySubject", "Home", "Opener", "Place", "Subject", "UrlSubject"]
+__all__ = ["Home", "Opener", "StoreAtUrl", "StoreFromFactory", "StoreUnderTest", "TestLocation"]
 
 HANDLES_ANSWERS = False
 """What goes wrong in this module is the kit's fault, and never an answer of a store."""
@@ -70,7 +70,7 @@ class Opener:
         return self.function.resolve()(*self.arguments)  # type: ignore[return-value]
 
 
-class Place:
+class TestLocation:
     """One isolated state, and the handles to it that the kit has opened.
 
     ``fresh`` is False for a place that others may have used before, ``honours_ttl`` for one
@@ -81,7 +81,7 @@ class Place:
         self,
         opening: Callable[[], Stores],
         *,
-        reach: Reach,
+        sharing: Sharing,
         opener: Opener | None = None,
         no_opener: str = "the subject cannot be opened from another process",
         clock: ManualClock | None = None,
@@ -91,7 +91,7 @@ class Place:
     ) -> None:
         self._opening = opening
         self._opened: list[Stores] = []
-        self.reach = reach
+        self.sharing = sharing
         self.clock = clock
         self.fresh = fresh
         self.honours_ttl = honours_ttl
@@ -103,7 +103,7 @@ class Place:
 
     def open(self) -> Stores:
         """Open a handle to this state. Raises `NotVerified` where a second one cannot be."""
-        if self._opened and self.reach is Reach.OBJECT:
+        if self._opened and self.sharing is Sharing.OBJECT:
             message = "the state lives and dies with one store object"
             raise NotVerified(message)
         stores = self._opening()
@@ -136,7 +136,7 @@ def _remove_the_rest() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-class Subject(Protocol):
+class StoreUnderTest(Protocol):
     """A store to be judged."""
 
     @property
@@ -145,7 +145,7 @@ class Subject(Protocol):
         ...
 
     @property
-    def reach(self) -> Reach:
+    def sharing(self) -> Sharing:
         """How far its state reaches."""
         ...
 
@@ -154,7 +154,7 @@ class Subject(Protocol):
         """Whether `fresh` can make a place whose clock the kit moves."""
         ...
 
-    def fresh(self, *, lease_ttl_ms: int, manual_clock: bool) -> Place:
+    def fresh(self, *, lease_ttl_ms: int, manual_clock: bool) -> TestLocation:
         """Make a new place whose leases live for ``lease_ttl_ms`` where the store can."""
         ...
 
@@ -166,7 +166,7 @@ class Subject(Protocol):
         ...
 
 
-class FactorySubject:
+class StoreFromFactory:
     """A store that a function opens.
 
     ``open_stores`` is called with a `Home`; called again with the same home, it opens a
@@ -182,17 +182,17 @@ class FactorySubject:
         open_stores: Callable[..., Stores],
         /,
         *,
-        reach: Reach | str = Reach.SHARED,
+        sharing: Sharing | str = Sharing.SHARED,
         takes_clock: bool = False,
         arguments: tuple[object, ...] = (),
     ) -> None:
         self.name = name
-        self.reach = Reach(reach)
+        self.sharing = Sharing(sharing)
         self.has_clock = takes_clock
         self._open = open_stores
         self._arguments = arguments
 
-    def fresh(self, *, lease_ttl_ms: int, manual_clock: bool) -> Place:
+    def fresh(self, *, lease_ttl_ms: int, manual_clock: bool) -> TestLocation:
         """Make a new folder for one state."""
         folder = Path(tempfile.mkdtemp(prefix="rulvar-conformance-"))
         clock = ManualClock() if manual_clock and self.has_clock else None
@@ -204,9 +204,9 @@ class FactorySubject:
             opener = Opener(Reference.to(self._open), (there, *self._arguments))
         except ConfigError as error:
             no_opener = str(error)
-        return Place(
+        return TestLocation(
             lambda: self._open(home, *self._arguments),
-            reach=self.reach,
+            sharing=self.sharing,
             opener=opener,
             no_opener=no_opener,
             clock=clock,
@@ -219,17 +219,17 @@ class FactorySubject:
         return f"certify(<the subject {self.name!r}>, only=[{clause_id!r}], seed={seed}{claim})"
 
 
-class UrlSubject:
+class StoreAtUrl:
     """A store behind a URL, opened through its plugin as an application opens it.
 
     ``@tmp@`` in the URL, and a relative path, are put into a new folder for every clause; any
-    other place is used as it is, under run ids of the kit's own. ``reach`` is taken from the
+    other place is used as it is, under run ids of the kit's own. ``sharing`` is taken from the
     URL: a store in memory is one object, every other is shared between processes.
     """
 
     has_clock = False
 
-    def __init__(self, url: str, /, *, reach: Reach | str | None = None) -> None:
+    def __init__(self, url: str, /, *, sharing: Sharing | str | None = None) -> None:
         self.name = url
         self._url = url
         parsed = StoreURL.parse(url.replace(_TMP, "/tmp"))  # noqa: S108 - only looked at
@@ -237,14 +237,14 @@ class UrlSubject:
         self._relative = not (
             parsed.authority or self._in_memory or _TMP in url or Path(parsed.path).is_absolute()
         )
-        guessed = Reach.OBJECT if self._in_memory else Reach.SHARED
-        self.reach = guessed if reach is None else Reach(reach)
-        self._reach_given = reach is not None
+        guessed = Sharing.OBJECT if self._in_memory else Sharing.SHARED
+        self.sharing = guessed if sharing is None else Sharing(sharing)
+        self._reach_given = sharing is not None
         self._takes_ttl: bool | None = None
         # Looking through what is installed takes longer than most clauses: once is enough.
         self._providers = StoreProviders()
 
-    def fresh(self, *, lease_ttl_ms: int, manual_clock: bool) -> Place:
+    def fresh(self, *, lease_ttl_ms: int, manual_clock: bool) -> TestLocation:
         """Put the URL into a new folder, where it has one, and ask for that time to live."""
         del manual_clock  # a URL carries no clock
         if self._takes_ttl is None:
@@ -252,9 +252,9 @@ class UrlSubject:
         url, folder = self._placed()
         if self._takes_ttl:
             url = _with_ttl(url, lease_ttl_ms)
-        return Place(
+        return TestLocation(
             lambda: self._providers.open(url),
-            reach=self.reach,
+            sharing=self.sharing,
             opener=Opener(Reference(__name__, "open_url", None), (url,)),
             folder=folder,
             fresh=folder is not None or self._in_memory,
@@ -287,7 +287,7 @@ class UrlSubject:
         """Return the command line that tries one clause again."""
         options = [f" --level {level}" for level in levels]
         if self._reach_given:
-            options.append(f" --reach {self.reach}")
+            options.append(f" --sharing {self.sharing}")
         command = f"python -m rulvar.conformance '{self._url}' --only {clause_id} --seed {seed}"
         return command + "".join(options)
 

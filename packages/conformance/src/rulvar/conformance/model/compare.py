@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.conformance.harness.actors import FullJournal, FullTranscripts
-    from rulvar.conformance.harness.check_context import Trial
+    from rulvar.conformance.harness.check_context import CheckContext
     from rulvar.conformance.harness.state import RunState
 
 __all__ = ["Both", "Pair", "Side"]
@@ -86,7 +86,7 @@ def _ask(call: Callable[[Side], object], side: Side) -> _Answer:
 class Both:
     """The two stores, the script so far, and how their epochs correspond."""
 
-    trial: Trial
+    check: CheckContext
     right: Side
     handles: list[Side]
     runs: tuple[str, ...]
@@ -96,15 +96,15 @@ class Both:
     grants: int = 0
 
     @classmethod
-    def begin(cls, trial: Trial, runs: tuple[str, ...], more: list[Stores]) -> Both:
+    def begin(cls, check: CheckContext, runs: tuple[str, ...], more: list[Stores]) -> Both:
         """Put a new reference store beside the store under trial."""
-        ttl_ms = trial.lease_ttl_ms if trial.claims(Level.LEASABLE) else 60_000
-        store = ReferenceStore(clock=trial.place.clock, lease_ttl_ms=ttl_ms)
+        ttl_ms = check.lease_ttl_ms if check.claims(Level.LEASABLE) else 60_000
+        store = ReferenceStore(clock=check.place.clock, lease_ttl_ms=ttl_ms)
         right = Side(Stores(store, store.transcripts()), True)
-        handles = [Side(each, False) for each in (trial.stores, *more)]
+        handles = [Side(each, False) for each in (check.stores, *more)]
         for run in runs:
-            trial.knows(run)
-        return cls(trial, right, handles, runs)
+            check.knows(run)
+        return cls(check, right, handles, runs)
 
     def do(self, text: str, call: Callable[[Side], object], *, handle: int = 0) -> object:
         """Make one operation on both; return the reference's value. Raises `CheckFailure`."""
@@ -158,7 +158,7 @@ class Both:
             expected = self._translated(run, self._read(self.right, run))
             for side in self.handles:
                 got = self._read(side, run)
-                if self.trial.waits:
+                if self.check.waits:
                     expected, got = _without_time(expected), _without_time(got)
                 if got != expected:
                     self._fail(
@@ -167,8 +167,8 @@ class Both:
                     )
 
     def _read(self, side: Side, run: str) -> RunState:
-        trial = self.trial
-        return read_run(side.stores, run, blobs=trial.has_blobs, journal=trial.has_journal)
+        check = self.check
+        return read_run(side.stores, run, blobs=check.has_blobs, journal=check.has_journal)
 
     def _translated(self, run: str, state: RunState) -> RunState:
         shows = callable(getattr(self.handles[0].stores.journal, "get_lease", None))

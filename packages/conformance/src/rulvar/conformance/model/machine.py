@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from rulvar.conformance.contract.clauses import Level, Reach
+from rulvar.conformance.contract.clauses import Level, Sharing
 from rulvar.conformance.harness.actors import record
 from rulvar.conformance.model.compare import Both, Pair
 from rulvar.core.capabilities import has_meta_lookup
@@ -29,7 +29,7 @@ from rulvar.core.records import RUN_STATUSES, Lease, RunFilter, RunMeta
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rulvar.conformance.harness.check_context import Trial
+    from rulvar.conformance.harness.check_context import CheckContext
     from rulvar.conformance.model.compare import Side
     from rulvar.core.stores import Stores
 
@@ -45,9 +45,9 @@ _choices = st.integers(0, 5)
 
 
 class _Machine(RuleBasedStateMachine):
-    """Every operation as a rule; `trial` and `other` are set by `run_model`."""
+    """Every operation as a rule; `check` and `other` are set by `run_model`."""
 
-    trial: ClassVar[Trial]
+    check: ClassVar[CheckContext]
     number: ClassVar[int] = 0
     before: ClassVar[tuple[str, ...]] = ()
     both: Both
@@ -56,14 +56,14 @@ class _Machine(RuleBasedStateMachine):
     def begin(self) -> None:
         kind = type(self)
         kind.number += 1
-        trial = self.trial
+        check = self.check
         # Without get_meta a row is looked for in the whole listing: keep it short.
-        if not has_meta_lookup(trial.stores.journal):
+        if not has_meta_lookup(check.stores.journal):
             for run in kind.before:
-                trial.stores.journal.delete(run)
+                check.stores.journal.delete(run)
         more = [self.other] if self.other is not None else []
-        runs = kind.before = tuple(trial.run_id(f"{kind.number}-{run}") for run in _RUNS)
-        self.both = Both.begin(trial, runs, more)
+        runs = kind.before = tuple(check.run_id(f"{kind.number}-{run}") for run in _RUNS)
+        self.both = Both.begin(check, runs, more)
         self.leases: list[Pair] = []
         self.writes = 0
 
@@ -92,10 +92,10 @@ class _Machine(RuleBasedStateMachine):
         return f"w{self.writes}"
 
     def claims(self, level: Level) -> bool:
-        return self.trial.claims(level)
+        return self.check.claims(level)
 
     def offers(self, method: str) -> bool:
-        return callable(getattr(self.trial.stores.journal, method, None))
+        return callable(getattr(self.check.stores.journal, method, None))
 
     def grant(self, text: str, call: Callable[[Side], object], handle: int) -> None:
         found = self.both.do(text, call, handle=handle)
@@ -163,7 +163,7 @@ class _Machine(RuleBasedStateMachine):
             lambda side: side.journal.delete_whole_run(run, **side.under(pair)),
         )
 
-    @precondition(lambda self: self.trial.has_blobs)
+    @precondition(lambda self: self.check.has_blobs)
     @rule(letter=_runs, choice=_choices, name=st.sampled_from(("t", "t/u")), handle=_handles)
     def put(self, letter: str, choice: int, name: str, handle: int) -> None:
         run = self.run_of(letter)
@@ -175,7 +175,7 @@ class _Machine(RuleBasedStateMachine):
             handle=handle,
         )
 
-    @precondition(lambda self: self.trial.has_blobs)
+    @precondition(lambda self: self.check.has_blobs)
     @rule(letter=_runs, choice=_choices, name=st.sampled_from(("t", "t/u")))
     def delete_blob(self, letter: str, choice: int, name: str) -> None:
         run = self.run_of(letter)
@@ -266,13 +266,13 @@ class _Machine(RuleBasedStateMachine):
             lambda side: side.journal.raise_epoch(run, right if side.is_right else tried),
         )
 
-    @precondition(lambda self: self.trial.place.clock is not None)
+    @precondition(lambda self: self.check.place.clock is not None)
     @rule(part=st.sampled_from((1, 2, 3, 4)))
     def time_passes(self, part: int) -> None:
-        ttl = self.trial.lease_ttl_ms
+        ttl = self.check.lease_ttl_ms
         ms = {1: 1, 2: ttl - 1, 3: ttl, 4: ttl // 2}[part]
         self.both.script.append(f"clock.advance({ms})")
-        clock = self.trial.place.clock
+        clock = self.check.place.clock
         if clock is not None:
             clock.advance(ms)
         self.both.compare_states()
@@ -384,8 +384,8 @@ def _walk_over(kind: type[_Machine]) -> type[RuleBasedStateMachine]:
 
 def _offers(machine: _Machine, name: str) -> bool:
     conditions: dict[str, Callable[[], bool]] = {
-        "put": lambda: machine.trial.has_blobs,
-        "delete_blob": lambda: machine.trial.has_blobs,
+        "put": lambda: machine.check.has_blobs,
+        "delete_blob": lambda: machine.check.has_blobs,
         "acquire": lambda: machine.claims(Level.LEASABLE),
         "take_over": lambda: machine.claims(Level.LEASABLE),
         "about_a_lease": lambda: bool(machine.leases),
@@ -393,7 +393,7 @@ def _offers(machine: _Machine, name: str) -> bool:
         "renew_all": lambda: machine.offers("renew_all") and bool(machine.leases),
         "raise_epoch": lambda: machine.offers("raise_epoch"),
         "load_after": lambda: machine.offers("load_after"),
-        "time_passes": lambda: machine.trial.place.clock is not None,
+        "time_passes": lambda: machine.check.place.clock is not None,
         "delete_whole_run": lambda: (
             machine.offers("delete_whole_run") and machine.claims(Level.FENCED_PAIR)
         ),
@@ -436,18 +436,18 @@ def _arguments(run: str, choice: int, number: int, of: int, handle: int) -> dict
     }
 
 
-def run_model(trial: Trial, *, chance: int, examples: int, steps: int) -> None:
+def run_model(check: CheckContext, *, chance: int, examples: int, steps: int) -> None:
     """Run the machine over the trial's store. Raises `CheckFailure` with the shortest script."""
-    other = None if trial.place.reach is Reach.OBJECT else trial.reopen()
+    other = None if check.place.sharing is Sharing.OBJECT else check.reopen()
 
     class Machine(_Machine):
         pass
 
-    Machine.trial = trial
+    Machine.check = check
     Machine.other = other
     _run(_walk_over(Machine), chance, -(-examples // 2), steps)
     _run(Machine, chance, -(-examples // 2), steps)
-    trial.count("random histories", Machine.number)
+    check.count("random histories", Machine.number)
 
 
 def _run(kind: type[RuleBasedStateMachine], chance: int, examples: int, steps: int) -> None:

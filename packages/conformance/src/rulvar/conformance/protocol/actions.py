@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from rulvar.conformance.protocol.rules import Off
     from rulvar.conformance.protocol.state import Bounds, Call, State
 
-__all__ = ["moves"]
+__all__ = ["actions"]
 
 _OF_HOLDERS: tuple[Call, ...] = ("renew", "release", "revive")
 
 
-def moves(state: State, bounds: Bounds, off: Off = SOUND) -> Iterator[Action]:
+def actions(state: State, bounds: Bounds, off: Off = SOUND) -> Iterator[Action]:
     """Return every action of every actor; some lead out of the bounds."""
     may_begin = sum(flown is not None for flown in state.flying) < bounds.flights
     for owner in range(_let_in(state)):

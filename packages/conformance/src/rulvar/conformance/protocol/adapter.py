@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rulvar.conformance.harness.actors import FullJournal, FullTranscripts
-    from rulvar.conformance.protocol.replay_clock import Hours
+    from rulvar.conformance.protocol.replay_clock import ReplayClock
     from rulvar.conformance.protocol.state import Action, LeaseValue, Run, State
     from rulvar.core.records import JournalRecord
     from rulvar.core.stores import Stores
 
-__all__ = ["Trace", "answer_in_words"]
+__all__ = ["Trace", "format_answer"]
 
 
 class Trace:
     """One interleaving on a store, under run ids of its own."""
 
-    def __init__(self, stores: Stores, hours: Hours, number: int) -> None:
+    def __init__(self, stores: Stores, hours: ReplayClock, number: int) -> None:
         self._stores = stores
         self._journal = cast("FullJournal", stores.journal)
         self._transcripts = cast("FullTranscripts", stores.transcripts)
-        self._hours = hours
+        self._clock = hours
         self._ids = tuple(f"model-{number:06}-{name}" for name in RUNS)
         self._hour = [0] * len(RUNS)
         self._since = [0] * len(RUNS)
@@ -84,15 +84,15 @@ class Trace:
         if action.call == "time":
             row = after.runs[action.run].row
             if row is not None:
-                self._hour[action.run] = self._since[action.run] + self._hours.ages()[row.age]
+                self._hour[action.run] = self._since[action.run] + self._clock.ages()[row.age]
             return None
         about = action.run
         if action.lease is not None and action.call != "seize":
             about = action.lease.run
-        self._now = self._hours.set(self._hour[about])
+        self._now = self._clock.set(self._hour[about])
         got, words, write = self._call(action, answer)
         if got != answer:
-            return answer_in_words(answer), words
+            return format_answer(answer), words
         self._write(action, answer, write)
         return None
 
@@ -118,7 +118,7 @@ class Trace:
             got = Answer("landed")
             if action.call == "renew_all":
                 got = self._each(action, cast("Sequence[LeaseHeldError]", value))
-        return got, answer_in_words(got), write
+        return got, format_answer(got), write
 
     def _holder(self, run: int) -> str | None:
         lease = self._there[run].lease
@@ -237,13 +237,13 @@ class Trace:
         shows = callable(getattr(self._journal, "get_lease", None))
         try:
             got = read_run(self._stores, run_id)
-            self._hours.set(self._hour[number])
+            self._clock.set(self._hour[number])
             info = self._journal.get_lease(run_id) if shows else None
         except Exception as error:  # noqa: BLE001 - told as what the store did
             return f"{name} can be read", f"{type(error).__name__}: {error}"
         if not shows:
             expected = replace(expected, lease=None)
-        if not self._hours.exact and got.lease is not None and expected.lease is not None:
+        if not self._clock.exact and got.lease is not None and expected.lease is not None:
             # Real time has passed as well: whether it is live is all that can be said.
             expected = replace(expected, lease=(*expected.lease[:2], got.lease[2]))
         if got != expected:
@@ -260,7 +260,7 @@ def _record(there: RunState, mark: str, *, stale: bool) -> JournalRecord:
     return record(tail if stale else tail + 1, mark)
 
 
-def answer_in_words(answer: Answer) -> str:
+def format_answer(answer: Answer) -> str:
     """Return an answer as people say it."""
     more = answer.reason or (f"epoch {answer.epoch}" if answer.epoch else "")
     return f"{answer.word} ({more})" if more else answer.word

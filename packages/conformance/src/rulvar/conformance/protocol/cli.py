@@ -7,18 +7,18 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.contract.clauses import Reach
-from rulvar.conformance.harness.store_under_test import FactorySubject, UrlSubject
+from rulvar.conformance.contract.clauses import Sharing
+from rulvar.conformance.harness.store_under_test import StoreAtUrl, StoreFromFactory
 from rulvar.conformance.harness.terminated import cleans_up_at_sigterm
 from rulvar.conformance.protocol.guards import GUARDS, named
 from rulvar.conformance.protocol.report import as_json, interleavings, page
-from rulvar.conformance.protocol.run_all import Found, Plan, look_for, survey
+from rulvar.conformance.protocol.run_all import Found, Plan, look_for, run_all
 from rulvar.conformance.protocol.state import OWNERS
 from rulvar.core.errors import ConfigError, RulvarError
 from rulvar.core.testing import reference_stores
 
 if TYPE_CHECKING:
-    from rulvar.conformance.harness.store_under_test import Home, Subject
+    from rulvar.conformance.harness.store_under_test import Home, StoreUnderTest
     from rulvar.core.stores import Stores
 
 __all__ = ["main", "reference_subject"]
@@ -36,10 +36,10 @@ def _open_reference(home: Home) -> Stores:
     return reference_stores(clock=home.clock, lease_ttl_ms=home.lease_ttl_ms)
 
 
-def reference_subject() -> FactorySubject:
+def reference_subject() -> StoreFromFactory:
     """Return the reference store as something to be held against the model."""
-    return FactorySubject(
-        "the reference store", _open_reference, reach=Reach.OBJECT, takes_clock=True
+    return StoreFromFactory(
+        "the reference store", _open_reference, sharing=Sharing.OBJECT, takes_clock=True
     )
 
 
@@ -115,10 +115,10 @@ def main(arguments: list[str] | None = None) -> int:
         plan = _plan(given)
         if given.guard:
             return 0 if _show_guards(given) else 1
-        subjects: list[Subject] = [] if given.no_replay else [reference_subject()]
-        subjects += [UrlSubject(url) for url in given.urls]
+        subjects: list[StoreUnderTest] = [] if given.no_replay else [reference_subject()]
+        subjects += [StoreAtUrl(url) for url in given.urls]
         with cleans_up_at_sigterm():
-            done = survey(plan, subjects, tell=_tell)
+            done = run_all(plan, subjects, tell=_tell)
     except RulvarError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from rulvar.conformance.protocol.actions import moves
+from rulvar.conformance.protocol.actions import actions
 from rulvar.conformance.protocol.invariants import (
     INNER,
     INVARIANTS,
@@ -161,7 +161,7 @@ class _Explorer:
         found = self.found
         state, truth = found.nodes[number]
         new = []
-        for action in moves(state, found.bounds, found.off):
+        for action in actions(state, found.bounds, found.off):
             after, answer = step(state, action, found.off)
             moment = Moment(state, truth[action.run], action, answer, after)
             self.judge(number, moment)

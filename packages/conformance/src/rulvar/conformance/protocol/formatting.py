@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.protocol.adapter import answer_in_words
+from rulvar.conformance.protocol.adapter import format_answer
 from rulvar.conformance.protocol.replay import sound_steps
 from rulvar.conformance.protocol.rules import SOUND
 from rulvar.conformance.protocol.state import (
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rulvar.conformance.protocol.rules import Off
     from rulvar.conformance.protocol.state import Action, Answer, LeaseValue, Run, State
 
-__all__ = ["action_in_words", "difference_lines", "step_lines", "story", "wrapped"]
+__all__ = ["difference_lines", "format_action", "step_lines", "story", "wrapped"]
 
 _AS_ONE = {"call": "", "begin": " is called", "commit": " goes on", "crash": " dies"}
 _IN_TWO = {**_AS_ONE, "begin": ": the check", "commit": ": the write"}
@@ -38,7 +38,7 @@ def who(actor: int) -> str:
     return {OPERATOR: "operator", CLOCK: "clock"}.get(actor) or OWNERS[actor]
 
 
-def action_in_words(action: Action, off: Off = SOUND) -> str:
+def format_action(action: Action, off: Off = SOUND) -> str:
     """Return what is done, without who does it; ``off`` are the guards that are missing."""
     if action.call == "time":
         way = "passes" if action.more > 0 else "is set back"
@@ -75,13 +75,13 @@ def step_lines(
     for number, (action, answer) in enumerate(zip(actions, answers, strict=True), 1):
         passes = action.phase == "begin" and ("unit", action.call) in off
         said = "it passes" if passes else _said(answer)
-        words = action_in_words(action, off)
+        words = format_action(action, off)
         lines.append(f"{number:>4}  {who(action.actor):<9} {words:<48} {said}".rstrip())
     return lines
 
 
 def _said(answer: Answer) -> str:
-    return _SAID.get(answer.word, answer_in_words(answer))
+    return _SAID.get(answer.word, format_answer(answer))
 
 
 def story(found: Counterexample) -> list[str]:
@@ -109,13 +109,13 @@ def wrapped(head: str, text: str, indent: int) -> list[str]:
 
 def _runs_in_words(state: State) -> str:
     if len(state.runs) == 1:
-        return run_in_words(state.runs[0])
+        return format_run(state.runs[0])
     return "; ".join(
-        f"{name}: {run_in_words(run)}" for name, run in zip(RUNS, state.runs, strict=False)
+        f"{name}: {format_run(run)}" for name, run in zip(RUNS, state.runs, strict=False)
     )
 
 
-def run_in_words(run: Run) -> str:
+def format_run(run: Run) -> str:
     """Return what can be read of a run: under which epochs it was written, and its lease."""
     parts = []
     if run.journal:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rulvar.conformance.harness import machine_clock
 from rulvar.conformance.protocol.adapter import Trace
-from rulvar.conformance.protocol.replay_clock import LEASE_TTL_MS, Hours
+from rulvar.conformance.protocol.replay_clock import LEASE_TTL_MS, ReplayClock
 from rulvar.conformance.protocol.rules import SOUND, step
 from rulvar.conformance.protocol.state import Action, LeaseValue
 from rulvar.conformance.protocol.traces import covering
@@ -23,7 +23,7 @@ from rulvar.core.fencing import assert_fenced_writes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rulvar.conformance.harness.store_under_test import Place, Subject
+    from rulvar.conformance.harness.store_under_test import StoreUnderTest, TestLocation
     from rulvar.conformance.protocol.explore import Counterexample, Exploration
     from rulvar.conformance.protocol.state import Answer, Call, State
     from rulvar.core.stores import Stores
@@ -69,7 +69,7 @@ class Stage:
     own, or whose leases do not believe the clock that they are given.
     """
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: StoreUnderTest) -> None:
         self._place = place = subject.fresh(lease_ttl_ms=LEASE_TTL_MS, manual_clock=True)
         self.replay = Replay(subject.name)
         self._number = 0
@@ -79,7 +79,7 @@ class Stage:
             self.close()
             raise
 
-    def _open(self, subject: Subject, place: Place) -> None:
+    def _open(self, subject: StoreUnderTest, place: TestLocation) -> None:
         if not place.fresh:
             message = (
                 f"{subject.name} is a place that others may use: give @tmp@/ or a relative path"
@@ -91,21 +91,21 @@ class Stage:
             message = f"{subject.name} takes no lease_ttl_ms: its leases cannot be made to run out"
             raise ConfigError(message)
         self.missing = _missing_calls(self.stores)
-        self._hours = Hours(place)
-        if not self._hours.exact:
+        self._clock = ReplayClock(place)
+        if not self._clock.exact:
             self._look_at_the_clock(subject.name)
 
     def _look_at_the_clock(self, name: str) -> None:
         """Let a lease run out, so that a store with a clock elsewhere is not called wrong."""
-        self._hours.set(0)
+        self._clock.set(0)
         self.stores.journal.acquire("model-clock", "ann")  # type: ignore[attr-defined]
-        self._hours.set(LEASE_TTL_MS)
+        self._clock.set(LEASE_TTL_MS)
         try:
             self.stores.journal.acquire("model-clock", "bob")  # type: ignore[attr-defined]
         except LeaseHeldError:
             message = (
                 f"the leases of {name} do not run out by this process's clock: replay a factory "
-                "that takes home.clock (FactorySubject) instead"
+                "that takes home.clock (StoreFromFactory) instead"
             )
             raise ConfigError(message) from None
 
@@ -143,7 +143,7 @@ class Stage:
 
     def _run(self, steps: Iterable[tuple[Action, Answer, State]]) -> bool:
         self._number += 1
-        trace = Trace(self.stores, self._hours, self._number)
+        trace = Trace(self.stores, self._clock, self._number)
         state = None
         for action, answer, state in steps:
             if not self._take(trace, action, answer, state):

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from rulvar.conformance.harness import machine_clock
 
 if TYPE_CHECKING:
-    from rulvar.conformance.harness.store_under_test import Place
+    from rulvar.conformance.harness.store_under_test import TestLocation
 
-__all__ = ["LEASE_TTL_MS", "Hours"]
+__all__ = ["LEASE_TTL_MS", "ReplayClock"]
 
 LEASE_TTL_MS = 3_600_000
 
 
-class Hours:
+class ReplayClock:
     """The clock of the store under replay, set to any hour at will."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: TestLocation) -> None:
         self._manual = place.clock
         self._first_ms = 0 if place.clock is None else place.clock.now_ms()
 

@@ -12,7 +12,7 @@ from rulvar.conformance.protocol.state import MUTATIONS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rulvar.conformance.protocol.run_all import Found, Survey
+    from rulvar.conformance.protocol.run_all import Found, Results
 
 __all__ = ["as_json", "interleavings", "page"]
 
@@ -21,7 +21,7 @@ _HEADS = {"delete_whole_run": "whole", "delete_blob": "blob del", "put_blob": "b
 _HEADS |= {"renew_all": "all", "seize": "over"}
 
 
-def page(done: Survey) -> str:
+def page(done: Results) -> str:
     """Return everything but the interleavings."""
     lines = ["The protocol, explored without a gap within these bounds:"]
     for view in done.views:
@@ -41,7 +41,7 @@ def page(done: Survey) -> str:
     return "\n".join(lines)
 
 
-def _invariants(done: Survey) -> list[str]:
+def _invariants(done: Results) -> list[str]:
     broken = {
         view.explored.counterexample.invariant.name
         for view in done.views
@@ -81,7 +81,7 @@ def _length(found: Found) -> str:
     return str(len(found.counterexample))
 
 
-def _redundant(done: Survey) -> list[str]:
+def _redundant(done: Results) -> list[str]:
     mark = "changes nothing" if done.redundant_same else "CHANGES SOMETHING"
     states = done.redundant.states if done.redundant is not None else 0
     lines = [f"Taking away these {len(REDUNDANT)} at once {mark} in {states:,} states:"]
@@ -91,7 +91,7 @@ def _redundant(done: Survey) -> list[str]:
     return lines
 
 
-def _replays(done: Survey) -> list[str]:
+def _replays(done: Results) -> list[str]:
     lines = ["Replayed, every answer and all that can be read compared:"]
     for replay in done.replays:
         lines.append(f"  {replay.store}:")
@@ -121,7 +121,7 @@ def interleavings(found: Sequence[Found]) -> str:
     return "\n".join(lines).rstrip("\n")
 
 
-def as_json(done: Survey) -> dict[str, object]:
+def as_json(done: Results) -> dict[str, object]:
     """Return the survey as a JSON object."""
     return {
         "holds": done.holds,

@@ -16,12 +16,12 @@ from rulvar.conformance.protocol.state import OWNERS, WRITES, Bounds, Call
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from rulvar.conformance.harness.store_under_test import Subject
+    from rulvar.conformance.harness.store_under_test import StoreUnderTest
     from rulvar.conformance.protocol.explore import Counterexample, Exploration
     from rulvar.conformance.protocol.guards import Guard
     from rulvar.conformance.protocol.replay import Replay
 
-__all__ = ["Found", "Plan", "Survey", "View", "look_for", "survey"]
+__all__ = ["Found", "Plan", "Results", "View", "look_for", "run_all"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +59,13 @@ class Plan:
             flights=0,
         )
         two = replace(steps, runs=2, flights=0)
-        cross = replace(two, epochs=1, calls=frozenset[Call]((*WRITES, "acquire", "release")))
+        interleave = replace(two, epochs=1, calls=frozenset[Call]((*WRITES, "acquire", "release")))
         return cls(
             views=(("in flight", steps), ("as one unit", more), ("two runs", two)),
             replayed=(
                 (replace(more, things=things), replace(two, epochs=1))
                 if wide
-                else (replace(steps, flights=0), cross)
+                else (replace(steps, flights=0), interleave)
             ),
         )
 
@@ -104,7 +104,7 @@ class Found(NamedTuple):
 
 
 @dataclass(slots=True)
-class Survey:
+class Results:
     """What was found; `holds` when it is all as it should be."""
 
     views: list[View] = field(default_factory=list)
@@ -129,19 +129,19 @@ def _quiet(_: str) -> None:
     """Tell nobody."""
 
 
-def survey(
+def run_all(
     plan: Plan,
-    subjects: Sequence[Subject] = (),
+    subjects: Sequence[StoreUnderTest] = (),
     *,
     guards: Iterable[Guard] = GUARDS,
     tell: Callable[[str], None] = _quiet,
-) -> Survey:
+) -> Results:
     """Explore, take every guard away, and replay on every store.
 
     Raises `ConfigError` for a store that cannot be replayed.
     """
     began = time.monotonic()
-    done = Survey()
+    done = Results()
     for name, bounds in plan.views:
         tell(f"exploring: {name} ({bounds.words()})")
         done.views.append(View(name, explore(bounds)))
@@ -173,7 +173,7 @@ def look_for(guard: Guard) -> Exploration:
     return explore(bounds, guard.off())
 
 
-def _without_the_redundant(done: Survey, tell: Callable[[str], None]) -> None:
+def _without_the_redundant(done: Results, tell: Callable[[str], None]) -> None:
     """Take all the redundant guards away at once: nothing that is explored may change."""
     tell("taking the redundant guards away, all at once")
     bounds = Bounds(owners=3, epochs=3, things=1, flights=0)
@@ -190,7 +190,7 @@ def _without_the_redundant(done: Survey, tell: Callable[[str], None]) -> None:
 
 
 def _replayed(
-    subject: Subject, plan: Plan, found: list[Found], graphs: dict[Bounds, Exploration]
+    subject: StoreUnderTest, plan: Plan, found: list[Found], graphs: dict[Bounds, Exploration]
 ) -> Replay:
     stage = Stage(subject)
     try:

@@ -1,9 +1,9 @@
 """The soak: real processes storm one store, and a referee judges what they did to it.
 
-    from rulvar.conformance import UrlSubject
+    from rulvar.conformance import StoreAtUrl
     from rulvar.conformance.soak import Plan, soak
 
-    report = soak(UrlSubject("acme:///runs.db"), Plan(seed=7))
+    report = soak(StoreAtUrl("acme:///runs.db"), Plan(seed=7))
     print(report.text())
     assert report.passed
 
@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING
 from rulvar.conformance.harness.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rulvar.conformance.soak.plan import CI, LONG, Plan, Quorum
+    from rulvar.conformance.soak.plan import CI, LONG, CoverageGoals, Plan
     from rulvar.conformance.soak.report import SoakReport
     from rulvar.conformance.soak.run import soak
 
-__all__ = ["CI", "LONG", "Plan", "Quorum", "SoakReport", "soak"]
+__all__ = ["CI", "LONG", "CoverageGoals", "Plan", "SoakReport", "soak"]
 
 # At first use: reading a history needs none of it.
 _HOMES = {
     "CI": "plan",
     "LONG": "plan",
     "Plan": "plan",
-    "Quorum": "plan",
+    "CoverageGoals": "plan",
     "SoakReport": "report",
     "soak": "run",
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rulvar.conformance.harness.outfiles import check_out_file
-from rulvar.conformance.harness.store_under_test import UrlSubject
+from rulvar.conformance.harness.store_under_test import StoreAtUrl
 from rulvar.conformance.harness.terminal import ChangingLine, debug_option
 from rulvar.conformance.harness.terminated import cleans_up_at_sigterm
 from rulvar.conformance.soak.plan import CI, LONG
@@ -31,7 +31,7 @@ def _fast(url: str) -> tuple[str, tuple[str, ...]]:
     if "durability=" in query:
         return url, (f"durability as the URL says: {url}",)
     fast = f"{before}?{query}{'&' if mark and query else ''}durability=normal"
-    place = UrlSubject(fast).fresh(lease_ttl_ms=60_000, manual_clock=False)
+    place = StoreAtUrl(fast).fresh(lease_ttl_ms=60_000, manual_clock=False)
     try:
         place.open()
     except ConfigError:
@@ -104,7 +104,7 @@ def soak_command(  # noqa: PLR0917 - click passes them by name
       rulvar soak sqlite:///soak.db --long
       rulvar soak acme:///soak.db --seed 7 --processes 6 --takeovers 300 --report soak.json
     """  # noqa: D301 - click's mark for text that is not to be wrapped
-    plan = _plan(is_long, seed, processes, ttl, deadline).with_quorum(
+    plan = _plan(is_long, seed, processes, ttl, deadline).with_goals(
         accepted=accepted, refused=refused, takeovers=takeovers, overtaken=overtaken
     )
     check_out_file("--report", report)
@@ -112,7 +112,7 @@ def soak_command(  # noqa: PLR0917 - click passes them by name
     try:
         with cleans_up_at_sigterm():
             fast, notes = _fast(url)
-            found = soak(UrlSubject(fast), plan, progress=None if quiet else line.write, keep=keep)
+            found = soak(StoreAtUrl(fast), plan, progress=None if quiet else line.write, keep=keep)
     finally:
         line.end()
     found.notes += notes

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rulvar.core.records import Lease, LeaseInfo
     from rulvar.core.stores import Stores
 
-__all__ = ["Answer", "Blow", "Desk", "Within"]
+__all__ = ["Answer", "MutationCall", "RecordingClient", "Within"]
 
 _LOOKS = 5
 _NOTHING = ((StoreBusyError, "busy"), (StoreFullError, "full"), (StoreForkedError, FORKED))
@@ -55,7 +55,7 @@ class Answer(NamedTuple):
         return self.outcome == "landed"
 
 
-class Blow(NamedTuple):
+class MutationCall(NamedTuple):
     """What one mutation is aimed at. ``run_id`` may differ from the lease's."""
 
     run_id: str
@@ -75,7 +75,7 @@ class _Prepared(NamedTuple):
     target: str = ""
 
 
-class Desk:
+class RecordingClient:
     """Everything that one process asks of the store. Several threads may use it."""
 
     def __init__(self, stores: Stores, recorder: Recorder, *, blobs: bool) -> None:
@@ -87,7 +87,7 @@ class Desk:
         self._shows_leases = has_lease_admin(stores.journal)
         self._renews_many = has_lease_batch(stores.journal)
         self._numbering = threading.Lock()
-        self._ways: dict[Operation, Callable[[AttemptId, Blow], _Prepared]] = {
+        self._ways: dict[Operation, Callable[[AttemptId, MutationCall], _Prepared]] = {
             "append": self._append,
             "put_meta": self._put_meta,
             "put_blob": self._blob_put,
@@ -142,33 +142,35 @@ class Desk:
 
     # --- mutations ----------------------------------------------------------------------------
 
-    def strike(self, op: Operation, blow: Blow, within: Within | None = None) -> Answer:
+    def attempt(
+        self, op: Operation, mutation: MutationCall, within: Within | None = None
+    ) -> Answer:
         """Make one mutation, or a revival, under a lease that may be dead."""
         attempt = self._next()
-        call, content, target = self._ways[op](attempt, blow)
+        call, content, target = self._ways[op](attempt, mutation)
         self._recorder.invoked(
             attempt,
             op,
-            blow.run_id,
-            lease=blow.lease,
+            mutation.run_id,
+            lease=mutation.lease,
             target=target,
             content=content,
-            death=blow.death,
+            death=mutation.death,
         )
         return self._answer(attempt, call, within, grants=op in {"revive", "seize_over"})
 
-    def renew_many(self, blows: Sequence[Blow]) -> list[Answer]:
+    def renew_many(self, mutations: Sequence[MutationCall]) -> list[Answer]:
         """Renew leases that may be dead, in one call where the store has that; answer each."""
-        if not blows or not self._renews_many:
-            return [self.strike("renew", blow) for blow in blows]
+        if not mutations or not self._renews_many:
+            return [self.attempt("renew", mutation) for mutation in mutations]
         attempts = []
-        for blow in blows:
+        for mutation in mutations:
             attempts.append(attempt := self._next())
             self._recorder.invoked(
-                attempt, "renew_all", blow.run_id, lease=blow.lease, death=blow.death
+                attempt, "renew_all", mutation.run_id, lease=mutation.lease, death=mutation.death
             )
         refused: dict[Lease | None, str] = {}
-        leases = [blow.lease for blow in blows]
+        leases = [mutation.lease for mutation in mutations]
 
         def call() -> None:
             for refusal in self._journal.renew_all(leases):
@@ -182,61 +184,63 @@ class Desk:
             answers.append(answer)
         return answers
 
-    def _append(self, attempt: AttemptId, blow: Blow) -> _Prepared:
-        record = record_of(attempt, blow.seq, blow.lease.epoch, blow.number)
+    def _append(self, attempt: AttemptId, mutation: MutationCall) -> _Prepared:
+        record = record_of(attempt, mutation.seq, mutation.lease.epoch, mutation.number)
         return _Prepared(
-            lambda: self._journal.append(blow.run_id, record, lease=blow.lease),
+            lambda: self._journal.append(mutation.run_id, record, lease=mutation.lease),
             content_of(record.payload),
         )
 
-    def _put_meta(self, attempt: AttemptId, blow: Blow) -> _Prepared:
-        row = row_of(blow.run_id, attempt, blow.lease.epoch, blow.number)
+    def _put_meta(self, attempt: AttemptId, mutation: MutationCall) -> _Prepared:
+        row = row_of(mutation.run_id, attempt, mutation.lease.epoch, mutation.number)
         return _Prepared(
-            lambda: self._journal.put_meta(row, lease=blow.lease), content_of(encoded(row))
+            lambda: self._journal.put_meta(row, lease=mutation.lease), content_of(encoded(row))
         )
 
-    def _blob_put(self, attempt: AttemptId, blow: Blow) -> _Prepared:
-        data = blob_of(attempt, blow.lease.epoch, blow.number, blow.size)
-        ref = f"{blow.run_id}/{blow.target}"
+    def _blob_put(self, attempt: AttemptId, mutation: MutationCall) -> _Prepared:
+        data = blob_of(attempt, mutation.lease.epoch, mutation.number, mutation.size)
+        ref = f"{mutation.run_id}/{mutation.target}"
         return _Prepared(
-            lambda: self._transcripts.put(ref, data, lease=blow.lease),
+            lambda: self._transcripts.put(ref, data, lease=mutation.lease),
             content_of(data),
-            blow.target,
+            mutation.target,
         )
 
-    def _blob_delete(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
-        ref = f"{blow.run_id}/{blow.target}"
+    def _blob_delete(self, _attempt: AttemptId, mutation: MutationCall) -> _Prepared:
+        ref = f"{mutation.run_id}/{mutation.target}"
         return _Prepared(
-            lambda: self._transcripts.delete(ref, lease=blow.lease), target=blow.target
+            lambda: self._transcripts.delete(ref, lease=mutation.lease), target=mutation.target
         )
 
-    def _delete(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
-        return _Prepared(lambda: self._journal.delete(blow.run_id, lease=blow.lease))
+    def _delete(self, _attempt: AttemptId, mutation: MutationCall) -> _Prepared:
+        return _Prepared(lambda: self._journal.delete(mutation.run_id, lease=mutation.lease))
 
-    def _delete_whole_run(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
-        return _Prepared(lambda: self._journal.delete_whole_run(blow.run_id, lease=blow.lease))
+    def _delete_whole_run(self, _attempt: AttemptId, mutation: MutationCall) -> _Prepared:
+        return _Prepared(
+            lambda: self._journal.delete_whole_run(mutation.run_id, lease=mutation.lease)
+        )
 
-    def _renew(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
-        return _Prepared(lambda: self._journal.renew(blow.lease))
+    def _renew(self, _attempt: AttemptId, mutation: MutationCall) -> _Prepared:
+        return _Prepared(lambda: self._journal.renew(mutation.lease))
 
-    def _renew_all(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
+    def _renew_all(self, _attempt: AttemptId, mutation: MutationCall) -> _Prepared:
         def call() -> None:
-            for refusal in self._journal.renew_all([blow.lease]):
+            for refusal in self._journal.renew_all([mutation.lease]):
                 raise refusal
 
         return _Prepared(call)
 
-    def _seize_over(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
-        owner = blow.lease.owner
+    def _seize_over(self, _attempt: AttemptId, mutation: MutationCall) -> _Prepared:
+        owner = mutation.lease.owner
         return _Prepared(
-            lambda: self._journal.seize(blow.run_id, owner, over=blow.lease), target=owner
+            lambda: self._journal.seize(mutation.run_id, owner, over=mutation.lease), target=owner
         )
 
-    def _release(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
-        return _Prepared(lambda: self._journal.release(blow.lease))
+    def _release(self, _attempt: AttemptId, mutation: MutationCall) -> _Prepared:
+        return _Prepared(lambda: self._journal.release(mutation.lease))
 
-    def _revive(self, _attempt: AttemptId, blow: Blow) -> _Prepared:
-        return _Prepared(lambda: self._journal.revive(blow.lease))
+    def _revive(self, _attempt: AttemptId, mutation: MutationCall) -> _Prepared:
+        return _Prepared(lambda: self._journal.revive(mutation.lease))
 
     def _next(self) -> AttemptId:
         with self._numbering:
@@ -288,7 +292,7 @@ class Desk:
         if self._shows_leases:
             info = self._journal.get_lease(lease.run_id)
             return info is not None and (info.owner, info.epoch) == (lease.owner, lease.epoch)
-        answer = self.strike("renew", Blow(lease.run_id, lease, "", 0, 0, "", 0))
+        answer = self.attempt("renew", MutationCall(lease.run_id, lease, "", 0, 0, "", 0))
         if answer.outcome in {"nothing", "unknown"}:
             message = f"the lease of run {lease.run_id} could not be renewed"
             raise StoreBusyError(message, run_id=lease.run_id)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rulvar.conformance.soak.plan import Death
     from rulvar.core.stores import StorePair, Stores
 
-__all__ = ["ABOUT_LEASE", "Cell", "Ground", "survey", "with_clock"]
+__all__ = ["ABOUT_LEASE", "Cell", "CoverageMatrix", "coverage_of", "with_clock"]
 
 Cell: TypeAlias = "tuple[Operation, Death]"
 """A surface, and the kind of death under which it was tried."""
@@ -45,7 +45,7 @@ ABOUT_LEASE: frozenset[Operation] = frozenset({"renew", "renew_all", "release", 
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class CoverageMatrix:
     """What one pair offers to a storm.
 
     ``surfaces`` take a lease; ``grants`` give one out by a run's id alone; ``clocked`` says
@@ -103,7 +103,7 @@ class Ground:
         )
 
 
-def survey(stores: StorePair) -> Ground:
+def coverage_of(stores: StorePair) -> CoverageMatrix:
     """Return what a pair offers. Raises `ConfigError` when it has no leases at all."""
     journal, notes = stores.journal, []
     if not has_leases(journal):
@@ -133,10 +133,10 @@ def survey(stores: StorePair) -> Ground:
         grants.append("seize")
     else:
         notes.append("nobody seizes a run: the store has no LeaseAdmin")
-    return Ground(tuple(surfaces), tuple(grants), tuple(notes))
+    return CoverageMatrix(tuple(surfaces), tuple(grants), tuple(notes))
 
 
-def with_clock(ground: Ground, opener: Opener, run_id: str, ttl_ms: int) -> Ground:
+def with_clock(matrix: CoverageMatrix, opener: Opener, run_id: str, ttl_ms: int) -> CoverageMatrix:
     """Return the ground with what another process finds out about the store's clock.
 
     A clock that is made wrong proves nothing where the store does not look at it: then no
@@ -148,9 +148,9 @@ def with_clock(ground: Ground, opener: Opener, run_id: str, ttl_ms: int) -> Grou
     try:
         child.open(opener)
         if child.run(_believes, run_id, ttl_ms):
-            return ground
+            return matrix
     except Exception:  # noqa: BLE001 - the storm meets it as well, and judges it
-        return ground
+        return matrix
     finally:
         patience.cancel()
         child.end()
@@ -158,7 +158,7 @@ def with_clock(ground: Ground, opener: Opener, run_id: str, ttl_ms: int) -> Grou
         "nobody dies of a wrong clock: the leases do not go by the clock of the process that "
         "takes them"
     )
-    return replace(ground, clocked=False, notes=(*ground.notes, note))
+    return replace(matrix, clocked=False, notes=(*matrix.notes, note))
 
 
 def _believes(stores: Stores, tell: Callable[[object], None], run_id: str, ttl_ms: int) -> bool:

@@ -12,28 +12,28 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Mapping
 
-    from rulvar.conformance.soak.coverage import Ground
+    from rulvar.conformance.soak.coverage import CoverageMatrix
     from rulvar.conformance.soak.history import Operation
     from rulvar.conformance.soak.leases import Tenure
 
-__all__ = ["Graveyard"]
+__all__ = ["DeadLeasePool"]
 
 _KEPT = 10
 _MOST_WISHED = 30
 _FAR = 1_000_000
 
 
-class Graveyard:
+class DeadLeasePool:
     """Some tenures of each kind of death; those that have just died strike in a burst."""
 
-    def __init__(self, ground: Ground, choices: random.Random, process: int) -> None:
-        self._ground = ground
+    def __init__(self, matrix: CoverageMatrix, choices: random.Random, process: int) -> None:
+        self._matrix = matrix
         self._choices = choices
         self._forger = f"forger-{process}"
         self._kept: dict[str, deque[Tenure]] = {}
         self._bursts: deque[tuple[Tenure, int]] = deque()
 
-    def bury(self, tenure: Tenure, strikes: int) -> None:
+    def add(self, tenure: Tenure, strikes: int) -> None:
         """Keep a dead tenure, and let it strike so many times at once."""
         self._kept.setdefault(tenure.death, deque(maxlen=_KEPT)).append(tenure)
         self._bursts.append((tenure, strikes))
@@ -45,7 +45,7 @@ class Graveyard:
                 kept.remove(tenure)
 
     @property
-    def striking(self) -> bool:
+    def in_burst(self) -> bool:
         """Whether one is in the middle of a burst."""
         return bool(self._bursts)
 
@@ -79,7 +79,7 @@ class Graveyard:
     def surface(self, death: str, thin: Mapping[str, int]) -> Operation:
         """Choose what to strike with, most often what is thin."""
         surfaces = [
-            op for op in self._ground.surfaces if not (death == "foreign" and op in ABOUT_LEASE)
+            op for op in self._matrix.surfaces if not (death == "foreign" and op in ABOUT_LEASE)
         ]
         shares = [1 + min(_MOST_WISHED, thin.get(f"{op} {death}", 0)) for op in surfaces]
         return self._choices.choices(surfaces, shares)[0]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rulvar.conformance.soak.history import Recorder
     from rulvar.conformance.soak.plan import Plan
-    from rulvar.conformance.soak.processes import Contestant
+    from rulvar.conformance.soak.processes import WorkerProcess
     from rulvar.conformance.soak.progress import Progress
 
 __all__ = ["Faults"]
@@ -42,17 +42,17 @@ class _Freeze:
     """One stop: whom, since when, until when at most.
 
     An eager one ends as soon as somebody has taken over; in a hunted one, others are sent to
-    do so at once, so that what the process was in the middle of comes too late. ``prey`` are
+    do so at once, so that what the process was in the middle of comes too late. ``targets`` are
     the runs that it was in the middle of a call about, or those that it held.
     """
 
-    who: Contestant
+    who: WorkerProcess
     began: int
     until: int
     eager: bool
     hunted: bool
     through: int
-    prey: frozenset[str] | None = None
+    targets: frozenset[str] | None = None
 
 
 class Faults:
@@ -63,8 +63,8 @@ class Faults:
         plan: Plan,
         recorder: Recorder,
         progress: Progress,
-        contestants: Sequence[Contestant],
-        bystanders: Sequence[Contestant],
+        workers: Sequence[WorkerProcess],
+        bystanders: Sequence[WorkerProcess],
         *,
         seizes: bool = True,
     ) -> None:
@@ -72,25 +72,25 @@ class Faults:
         self._ttl_ns = plan.lease_ttl_ms * _MS
         self._recorder = recorder
         self._progress = progress
-        self._contestants = contestants
+        self._workers = workers
         self._bystanders = bystanders
         self._frozen: list[_Freeze] = []
         self._suspects: list[tuple[_Freeze, int]] = []
         # A run that can be seized is taken at once, or others have no wish for it.
         self._patience = (0.3, 0.7) if seizes else (1.1, 2.0)
-        self._least = (len(contestants) + 1) // 2
+        self._least = (len(workers) + 1) // 2
         self._next_stop = now() + self._ttl_ns
         self._next_kill = now() + 4 * self._ttl_ns
         self.frozen: dict[str, tuple[int, int]] = {}
         """From when to when each process was stopped last: told before it goes on."""
-        self._words = [(each, each.word) for each in contestants]
+        self._words = [(each, each.notice) for each in workers]
         self._trapped: set[int] = set()
         self.thin: frozenset[str] = frozenset()
         """What is still missing, by name."""
-        self.killed: list[Contestant] = []
+        self.killed: list[WorkerProcess] = []
         """Whose life was just ended: to be begun again."""
 
-    def turn(self) -> list[Contestant]:
+    def turn(self) -> list[WorkerProcess]:
         """Do what is due; return whom to let go on, once it has been told to them."""
         instant = now()
         self._confirm(instant)
@@ -104,16 +104,16 @@ class Faults:
             self._kill(instant)
         return [each.who for each in thawed if not each.who.ended]
 
-    def thawed(self, who: Contestant) -> None:
+    def thawed(self, who: WorkerProcess) -> None:
         """Take note that a process goes on."""
         began, ended = self.frozen[str(who.process)]
-        kind = "stopped" if who in self._contestants else "bystander-stopped"
+        kind = "stopped" if who in self._workers else "bystander-stopped"
         if who.process in self._trapped:
             self._trapped.discard(who.process)
             kind = "trapped"
         self._recorder.fault(kind, who.process, began, ended)
 
-    def end(self) -> list[Contestant]:
+    def end(self) -> list[WorkerProcess]:
         """Return everybody who is still stopped."""
         frozen, self._frozen = self._frozen, []
         instant = now()
@@ -133,7 +133,7 @@ class Faults:
         bystander = self._choices.random() < _BYSTANDER
         free = [
             each
-            for each in (self._bystanders if bystander else self._contestants)
+            for each in (self._bystanders if bystander else self._workers)
             if not each.frozen and self._is_up(each)
         ]
         if not free or (not bystander and len(free) <= self._least):
@@ -159,8 +159,8 @@ class Faults:
 
     def trap(self) -> None:
         """Take note of processes that have stopped themselves, in the middle of a call."""
-        for who, word in self._words:
-            if word.heard() and not who.frozen and not who.ended:
+        for who, notice in self._words:
+            if notice.heard() and not who.frozen and not who.ended:
                 who.frozen = True
                 began = now()
                 until = began + int(self._choices.uniform(*self._patience) * self._ttl_ns)
@@ -173,16 +173,16 @@ class Faults:
     @property
     def traps(self) -> bool:
         """Whether enough others are left to take over from one that stops itself."""
-        free = [each for each in self._contestants if not each.frozen and self._is_up(each)]
+        free = [each for each in self._workers if not each.frozen and self._is_up(each)]
         return len(free) > self._least
 
     def nudge(self) -> None:
         """Let everybody go on who is not to be stopped: a trap may have closed late."""
-        for each in self._contestants:
+        for each in self._workers:
             if not each.frozen and not each.ended:
                 each.thaw()
 
-    def wait_for(self, who: Contestant, seconds: float) -> bool:
+    def wait_for(self, who: WorkerProcess, seconds: float) -> bool:
         """Wait until somebody has ended by himself; return whether he did, in so many seconds.
 
         A call that goes on may yet be stopped by a trap, which nobody looks for any more.
@@ -198,18 +198,18 @@ class Faults:
         return self._choices.random() < probability
 
     @property
-    def prey(self) -> tuple[str, ...]:
+    def targets(self) -> tuple[str, ...]:
         """The runs that hunted processes are kept from."""
-        runs = [each.prey for each in self._frozen if each.hunted and each.prey]
+        runs = [each.targets for each in self._frozen if each.hunted and each.targets]
         return tuple(sorted(frozenset[str]().union(*runs)))
 
-    def _is_up(self, who: Contestant) -> bool:
+    def _is_up(self, who: WorkerProcess) -> bool:
         """Whether its present life has begun to do something."""
         return not who.ended and self._progress.lives.get(who.process) == who.life
 
-    def _through_of_others(self, who: Contestant) -> int:
+    def _through_of_others(self, who: WorkerProcess) -> int:
         return sum(
-            self._progress.through[each.process] for each in self._contestants if each is not who
+            self._progress.through[each.process] for each in self._workers if each is not who
         )
 
     def _is_over(self, freeze: _Freeze, instant: int) -> bool:
@@ -227,13 +227,13 @@ class Faults:
 
     def _is_taken(self, freeze: _Freeze) -> bool:
         process, looked = freeze.who.process, self._progress.looked
-        if freeze.prey is None:
+        if freeze.targets is None:
             # What it had reported before it was stopped has been read by now.
             busy = self._progress.busy_with(process)
-            freeze.prey = frozenset(busy or self._progress.held_by(process))
-        return bool(freeze.prey) and all(
+            freeze.targets = frozenset(busy or self._progress.held_by(process))
+        return bool(freeze.targets) and all(
             run_id in looked and looked[run_id][0] != process and looked[run_id][1] > freeze.began
-            for run_id in freeze.prey
+            for run_id in freeze.targets
         )
 
     def _confirm(self, instant: int) -> None:
@@ -254,9 +254,7 @@ class Faults:
             freeze.through = -1
             return False
         stopped = {each.who.process for each in self._frozen}
-        running = [
-            each for each in self._contestants if each.process not in stopped and not each.ended
-        ]
+        running = [each for each in self._workers if each.process not in stopped and not each.ended]
         waits = [self._progress.waits_since(each.process) for each in running]
         return bool(waits) and all(
             since is not None and instant - since > _WAITING_FOR for since in waits
@@ -269,7 +267,7 @@ class Faults:
         self._next_kill = instant + int(pause * _MS)
         free = [
             each
-            for each in self._contestants
+            for each in self._workers
             if self._is_up(each) and self._progress.held_by(each.process)
         ]
         if not free:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.harness.forked_child import ForkedChild
-from rulvar.conformance.soak.client import Blow, Desk
+from rulvar.conformance.soak.client import MutationCall, RecordingClient
 from rulvar.conformance.soak.history import FORKED, Recorder, now
 from rulvar.core.errors import StoreForkedError
 
 if TYPE_CHECKING:
-    from rulvar.conformance.soak.worker_config import Post
+    from rulvar.conformance.soak.worker_config import WorkerConfig
     from rulvar.core.records import Lease
     from rulvar.core.stores import Stores
 
@@ -34,9 +34,9 @@ _DONE, _REFUSED = "done", "refused"
 class Forks:
     """The forks of one life of a process."""
 
-    def __init__(self, stores: Stores, post: Post) -> None:
+    def __init__(self, stores: Stores, config: WorkerConfig) -> None:
         self._stores = stores
-        self._post = post
+        self._config = config
         self._count = 0
 
     def fork(self, lease: Lease) -> tuple[int, int]:
@@ -46,7 +46,7 @@ class Forks:
         """
         began = now()
         self._count += 1
-        child = _Child(self._stores, self._post, self._count, lease)
+        child = _Child(self._stores, self._config, self._count, lease)
         with ForkedChild(child.perform) as forked:
             for order in ("call", "open", "work", "close"):
                 said = forked.ask(order)
@@ -59,9 +59,9 @@ class Forks:
 
 
 class _Child:
-    def __init__(self, stores: Stores, post: Post, count: int, lease: Lease) -> None:
+    def __init__(self, stores: Stores, config: WorkerConfig, count: int, lease: Lease) -> None:
         self._inherited = stores
-        self._post = post
+        self._config = config
         self._count = count
         self._lease = lease
         self._recorder: Recorder | None = None
@@ -69,34 +69,34 @@ class _Child:
 
     def perform(self, order: str) -> str:
         """Do what the parent asks for: in the child."""
-        post = self._post
+        config = self._config
         if self._recorder is None:
-            life = post.life * _A_LIFE + self._count
-            self._recorder = Recorder(Path(post.folder), CHILDREN + post.process, life)
+            life = config.life * _A_LIFE + self._count
+            self._recorder = Recorder(Path(config.folder), CHILDREN + config.process, life)
         if order == "call":
-            desk = Desk(self._inherited, self._recorder, blobs=post.ground.blobs)
+            client = RecordingClient(self._inherited, self._recorder, blobs=config.matrix.blobs)
             # Far above the tail, so that only the fork can be why it does not land.
-            blow = Blow(self._lease.run_id, self._lease, FORKED, 1, 1 << 40, "turn", 10)
-            for op in post.ground.surfaces:
-                desk.strike(op, blow)
+            mutation = MutationCall(self._lease.run_id, self._lease, FORKED, 1, 1 << 40, "turn", 10)
+            for op in config.matrix.surfaces:
+                client.attempt(op, mutation)
         elif order == "open":
             try:
-                self._opened = post.opener.open()
+                self._opened = config.opener.open()
             except StoreForkedError:
                 return _REFUSED
         elif self._opened is not None and order == "work":
-            self._work(Desk(self._opened, self._recorder, blobs=post.ground.blobs))
+            self._work(RecordingClient(self._opened, self._recorder, blobs=config.matrix.blobs))
         elif self._opened is not None:
             self._opened.close()
         return _DONE
 
-    def _work(self, desk: Desk) -> None:
-        post = self._post
-        run_id = f"{self._lease.run_id}-fork-{post.process}-{post.life}-{self._count}"
-        lease = desk.acquire(run_id, f"forked-{post.process}").granted
+    def _work(self, client: RecordingClient) -> None:
+        config = self._config
+        run_id = f"{self._lease.run_id}-fork-{config.process}-{config.life}-{self._count}"
+        lease = client.acquire(run_id, f"forked-{config.process}").granted
         for count in range(3 if lease is not None else 0):
             assert lease is not None
-            blow = Blow(run_id, lease, "", count, count, "turn", 10)
+            mutation = MutationCall(run_id, lease, "", count, count, "turn", 10)
             for op in ("append", "put_meta", "put_blob"):
-                if op in post.ground.surfaces:
-                    desk.strike(op, blow)
+                if op in config.matrix.surfaces:
+                    client.attempt(op, mutation)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from rulvar.conformance.soak.history import FORKED
 
 if TYPE_CHECKING:
-    from rulvar.conformance.soak.coverage import Ground
+    from rulvar.conformance.soak.coverage import CoverageMatrix
     from rulvar.conformance.soak.history import Operation
-    from rulvar.conformance.soak.plan import Quorum
+    from rulvar.conformance.soak.plan import CoverageGoals
     from rulvar.conformance.soak.progress import Progress
 
-__all__ = ["Thin", "shortfall", "thin_names"]
+__all__ = ["Shortfall", "shortfall", "thin_names"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Thin:
+class Shortfall:
     """One number that is below its minimum.
 
     ``surface`` and ``death`` say which; a name in angle brackets stands for a whole.
@@ -54,41 +54,41 @@ class Thin:
         return f"{what}: {self.have} of {self.need}"
 
 
-def shortfall(progress: Progress, ground: Ground, quorum: Quorum) -> list[Thin]:
+def shortfall(progress: Progress, matrix: CoverageMatrix, goals: CoverageGoals) -> list[Shortfall]:
     """Return everything that is below its minimum, the thinnest first."""
     faults, takeovers = progress.faults, progress.takeovers
-    mutations = sum(progress.accepted[op] for op in ground.surfaces)
+    mutations = sum(progress.accepted[op] for op in matrix.surfaces)
     numbers = [
-        Thin("<accepted>", "", mutations, quorum.accepted),
-        Thin("<refused>", "", progress.refusals, quorum.refused),
-        Thin("<takeovers>", "", takeovers.total(), quorum.takeovers),
-        Thin("<stops>", "", faults["stopped"], quorum.stops),
-        Thin("<kills>", "", faults["killed"], quorum.kills),
-        Thin("", FORKED, faults[FORKED], quorum.forks),
+        Shortfall("<accepted>", "", mutations, goals.accepted),
+        Shortfall("<refused>", "", progress.refusals, goals.refused),
+        Shortfall("<takeovers>", "", takeovers.total(), goals.takeovers),
+        Shortfall("<stops>", "", faults["stopped"], goals.stops),
+        Shortfall("<kills>", "", faults["killed"], goals.kills),
+        Shortfall("", FORKED, faults[FORKED], goals.forks),
         *(
-            Thin(op, "", progress.accepted[op], quorum.per_surface)
-            for op in (*ground.surfaces, *ground.grants)
+            Shortfall(op, "", progress.accepted[op], goals.per_surface)
+            for op in (*matrix.surfaces, *matrix.grants)
         ),
         *(
-            Thin(op, "overtaken", progress.overtaken[op], _overtaken(op, quorum))
-            for op in (*ground.surfaces, *ground.grants)
+            Shortfall(op, "overtaken", progress.overtaken[op], _overtaken(op, goals))
+            for op in (*matrix.surfaces, *matrix.grants)
         ),
         *(
-            Thin(op, death, progress.refused[op, death], quorum.per_cell)
-            for op, death in ground.cells
+            Shortfall(op, death, progress.refused[op, death], goals.per_cell)
+            for op, death in matrix.cells
         ),
-        *(Thin("", death, takeovers[death], quorum.per_death) for death in ground.fatal),
+        *(Shortfall("", death, takeovers[death], goals.per_death) for death in matrix.fatal),
     ]
     thin = [each for each in numbers if each.missing > 0]
     return sorted(thin, key=lambda each: each.have / each.need)
 
 
-def _overtaken(op: Operation, quorum: Quorum) -> int:
+def _overtaken(op: Operation, goals: CoverageGoals) -> int:
     # There is little time in which a lease has run out and nobody else has the run.
-    return max(1, quorum.overtaken // 2) if op == "revive" else quorum.overtaken
+    return max(1, goals.overtaken // 2) if op == "revive" else goals.overtaken
 
 
-def thin_names(thin: list[Thin]) -> dict[str, int]:
+def thin_names(thin: list[Shortfall]) -> dict[str, int]:
     """Return what the processes are told: names of cells to what is missing there."""
     return {
         f"{each.surface} {each.death}": each.missing

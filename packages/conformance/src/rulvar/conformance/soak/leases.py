@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from rulvar.conformance.soak.client import Blow
+from rulvar.conformance.soak.client import MutationCall
 from rulvar.conformance.soak.history import GRANTS, report_name
 from rulvar.core.records import Lease
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rulvar.conformance.soak.history import Operation
 
-__all__ = ["Inherited", "Tenure", "blow_of", "inherit"]
+__all__ = ["Inherited", "Tenure", "inherit", "mutation_of"]
 
 _BLOBS = ("turn", "state", "deep/er")
 _SOME_SIZE, _LARGE, _GAPS = 0.2, 0.1, 0.6
@@ -31,7 +31,7 @@ class Tenure:
     ``renewed_at`` is the latest instant at which the lease is known to have been extended;
     ``weights`` says how often each mutation is made in this tenure, some never: what a dead
     tenure has slipped in must not be covered by the next write at once. ``until`` is when the
-    holder means to be done, ``buried_at`` when he learned that it was dead. Instants are
+    holder means to be done, ``retired_at`` when he learned that it was dead. Instants are
     monotonic nanoseconds.
     """
 
@@ -43,7 +43,7 @@ class Tenure:
     weights: Mapping[Operation, float] = field(default_factory=dict)
     until: int = 0
     death: str = ""
-    buried_at: int = 0
+    retired_at: int = 0
     count: int = 0
 
     def mark_if_run_out(self, death: str, ttl_ns: int, began: int, ended: int) -> None:
@@ -52,12 +52,12 @@ class Tenure:
         if (
             not self.death
             and self.renewed_at <= began < runs_out <= ended
-            and not 0 < self.buried_at < began
+            and not 0 < self.retired_at < began
         ):
             self.death = death
 
 
-def blow_of(tenure: Tenure, choices: random.Random, *, far: bool) -> Blow:
+def mutation_of(tenure: Tenure, choices: random.Random, *, far: bool) -> MutationCall:
     """Return the next mutation of a tenure; a ``far`` one is above whatever anybody wrote."""
     size = 0
     if choices.random() < _SOME_SIZE:
@@ -67,7 +67,7 @@ def blow_of(tenure: Tenure, choices: random.Random, *, far: bool) -> Blow:
     if not far and choices.random() < _GAPS:
         gap = 1 << choices.randrange(1, 20)
     tenure.count += 1
-    return Blow(
+    return MutationCall(
         tenure.lease.run_id,
         tenure.lease,
         tenure.death,

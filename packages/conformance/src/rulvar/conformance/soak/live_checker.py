@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rulvar.conformance.soak.results import Violation
 
-__all__ = ["Onlooker"]
+__all__ = ["LiveChecker"]
 
 _EVERY_NS = 1_000_000_000
 _SHARE = 6
@@ -30,7 +30,7 @@ def judge_so_far(
     return judge(read_history(Path(folder)).until(instant), ended=False).violations
 
 
-class Onlooker:
+class LiveChecker:
     """Judges about once a second; less often when it takes long."""
 
     def __init__(self, folder: Path) -> None:
@@ -53,7 +53,7 @@ class Onlooker:
             self._next = now() + max(_EVERY_NS, _SHARE * (now() - self._began))
         elif now() >= self._next:
             self._began = now()
-            self._thread = threading.Thread(target=self._ask, name="onlooker", daemon=True)
+            self._thread = threading.Thread(target=self._ask, name="live_checker", daemon=True)
             self._thread.start()
         return self._found
 

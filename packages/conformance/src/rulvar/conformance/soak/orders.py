@@ -26,19 +26,19 @@ class Orders:
     """What is wanted at present.
 
     ``runs`` and ``side_runs`` are those to fight for; ``frozen`` tells each process from when
-    to when it was stopped last; ``prey`` are the runs that a stopped process is busy with, to
+    to when it was stopped last; ``targets`` are the runs that a stopped process is busy with, to
     be taken over at once; ``thin`` has what is still missing: cells as
-    ``"append stopped"``, takeovers as ``" stopped"``, acceptances as ``"append "``. ``strike``
+    ``"append stopped"``, takeovers as ``" stopped"``, acceptances as ``"append "``. ``dead_share``
     is the share of attempts that are to be a dead tenure's; ``traps`` says that a process may
     stop itself.
     """
 
     runs: tuple[str, ...] = ()
     side_runs: tuple[str, ...] = ()
-    prey: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
     frozen: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     thin: Mapping[str, int] = field(default_factory=dict)
-    strike: float = 0.5
+    dead_share: float = 0.5
     traps: bool = False
     ending: bool = False
 
@@ -51,10 +51,10 @@ def publish(folder: Path, orders: Orders) -> None:
             {
                 "runs": orders.runs,
                 "side_runs": orders.side_runs,
-                "prey": orders.prey,
+                "targets": orders.targets,
                 "frozen": dict(orders.frozen),
                 "thin": dict(orders.thin),
-                "strike": orders.strike,
+                "dead_share": orders.dead_share,
                 "traps": orders.traps,
                 "ending": orders.ending,
             }
@@ -83,7 +83,7 @@ class OrdersFile:
             self._orders = Orders(
                 runs=tuple(cast("list[str]", found["runs"])),
                 side_runs=tuple(cast("list[str]", found["side_runs"])),
-                prey=tuple(cast("list[str]", found["prey"])),
+                targets=tuple(cast("list[str]", found["targets"])),
                 frozen={
                     process: (began, ended)
                     for process, (began, ended) in cast(
@@ -91,7 +91,7 @@ class OrdersFile:
                     ).items()
                 },
                 thin=cast("dict[str, int]", found["thin"]),
-                strike=cast("float", found["strike"]),
+                dead_share=cast("float", found["dead_share"]),
                 traps=cast("bool", found["traps"]),
                 ending=cast("bool", found["ending"]),
             )

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from rulvar.core.errors import ConfigError
 
-__all__ = ["CI", "DEATHS", "FATAL", "LONG", "Death", "Plan", "Quorum"]
+__all__ = ["CI", "DEATHS", "FATAL", "LONG", "CoverageGoals", "Death", "Plan"]
 
 Death = Literal[
     "stopped",
@@ -54,7 +54,7 @@ _LONGEST_S = 7 * 24 * 3_600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quorum:
+class CoverageGoals:
     """How much must have happened before a storm may end: every number is a minimum, and no 0.
 
     ``accepted``, ``refused`` and ``takeovers`` are about the whole storm, ``per_surface``
@@ -98,7 +98,7 @@ class Plan:
     deadline_s: float = 180.0
     records_of_a_run: int = 100
     largest_blob: int = 8 * 1024 * 1024
-    quorum: Quorum = field(default_factory=Quorum)
+    goals: CoverageGoals = field(default_factory=CoverageGoals)
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -136,10 +136,10 @@ class Plan:
         """Return the plan as members of a JSON object."""
         return asdict(self)
 
-    def with_quorum(self, **numbers: int | None) -> Plan:
+    def with_goals(self, **numbers: int | None) -> Plan:
         """Return the plan with some of the quorum's numbers changed; None leaves one."""
         given = {name: number for name, number in numbers.items() if number is not None}
-        return replace(self, quorum=replace(self.quorum, **given))
+        return replace(self, goals=replace(self.goals, **given))
 
 
 CI = Plan()
@@ -148,7 +148,7 @@ CI = Plan()
 LONG = Plan(
     processes=6,
     deadline_s=1_800.0,
-    quorum=Quorum(
+    goals=CoverageGoals(
         accepted=20_000,
         refused=20_000,
         takeovers=300,

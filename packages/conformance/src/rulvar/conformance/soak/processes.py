@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.harness.children import Child
-from rulvar.conformance.soak.self_stop import Word
+from rulvar.conformance.soak.self_stop import StopNotice
 from rulvar.core.errors import StoreBusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.conformance.harness.store_under_test import Opener
-    from rulvar.conformance.soak.worker_config import Post
+    from rulvar.conformance.soak.worker_config import WorkerConfig
 
-__all__ = ["Contestant", "Spares"]
+__all__ = ["SpareProcesses", "WorkerProcess"]
 
 _TRIES = 20
 """How often a store that is busy is opened again."""
@@ -56,7 +56,7 @@ class _Spare:
         self.child.begin(*message)
 
 
-class Spares:
+class SpareProcesses:
     """One process in reserve: starting Python takes longer than a lease."""
 
     def __init__(self, opener: Opener) -> None:
@@ -82,18 +82,20 @@ class Spares:
             self._spare = None
 
 
-class Contestant:
+class WorkerProcess:
     """One process number, and its present life. ``work`` is what it does."""
 
-    def __init__(self, post: Post, spares: Spares, work: Callable[..., object]) -> None:
-        self.process = post.process
-        self.word = Word(Path(post.folder), post.process)
+    def __init__(
+        self, config: WorkerConfig, spares: SpareProcesses, work: Callable[..., object]
+    ) -> None:
+        self.process = config.process
+        self.notice = StopNotice(Path(config.folder), config.process)
         self.life = 0
         self.frozen = False
         self.error: Exception | None = None
         self._spares = spares
         self._work = work
-        self._post = post
+        self._config = config
         self._ended = threading.Event()
         self._child: Child | None = None
         self._waiting: threading.Thread | None = None
@@ -105,13 +107,13 @@ class Contestant:
         spare = self._spares.take()
         self._child = spare.child
         ended = self._ended = threading.Event()
-        post = replace(self._post, life=self.life)
-        self._waiting = threading.Thread(target=self._run, args=(spare, post, ended), daemon=True)
+        config = replace(self._config, life=self.life)
+        self._waiting = threading.Thread(target=self._run, args=(spare, config, ended), daemon=True)
         self._waiting.start()
 
-    def _run(self, spare: _Spare, post: Post, ended: threading.Event) -> None:
+    def _run(self, spare: _Spare, config: WorkerConfig, ended: threading.Event) -> None:
         try:
-            spare.begin("run", self._work, (post,))
+            spare.begin("run", self._work, (config,))
             spare.child.answer()
         except Exception as error:  # noqa: BLE001 - the coordinator judges it
             if spare.child is self._child:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from rulvar.conformance.soak.orders import Orders
 
-__all__ = ["Keeper"]
+__all__ = ["Renewals"]
 
 
-class Keeper:
+class Renewals:
     """Calls ``renew`` every ``every_s`` seconds, unless the process is away."""
 
     def __init__(self, folder: Path, every_s: float, renew: Callable[[Orders], None]) -> None:

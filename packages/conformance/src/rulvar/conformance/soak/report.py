@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from rulvar.conformance.soak.coverage import Ground
-    from rulvar.conformance.soak.goals import Thin
+    from rulvar.conformance.soak.coverage import CoverageMatrix
+    from rulvar.conformance.soak.goals import Shortfall
     from rulvar.conformance.soak.plan import Plan
     from rulvar.conformance.soak.progress import Progress
     from rulvar.conformance.soak.results import Verdict
@@ -30,9 +30,9 @@ class SoakReport:
 
     subject: str
     plan: Plan
-    ground: Ground
+    matrix: CoverageMatrix
     progress: Progress
-    thin: tuple[Thin, ...]
+    thin: tuple[Shortfall, ...]
     verdict: Verdict
     seconds: float
     folder: Path | None
@@ -70,7 +70,7 @@ class SoakReport:
             "verdict": self.words(),
             "seconds": round(self.seconds, 1),
             "plan": self.plan.to_json(),
-            "notes": [*self.ground.notes, *self.notes],
+            "notes": [*self.matrix.notes, *self.notes],
             "accepted": dict(progress.accepted),
             "overtaken": dict(progress.overtaken),
             "refused": self._refused(),
@@ -115,14 +115,14 @@ class SoakReport:
 
     def _lines(self) -> Iterator[str]:
         progress, plan, tally = self.progress, self.plan, self.verdict.tally
-        accepted = sum(progress.accepted[op] for op in self.ground.surfaces)
+        accepted = sum(progress.accepted[op] for op in self.matrix.surfaces)
         yield f"soak of {self.subject}"
         yield (
             f"{counted(plan.processes, 'process', 'processes')}, leases of "
             f"{plan.lease_ttl_ms} ms, seed {plan.seed}, {self.seconds:.1f} s, "
             f"{counted(tally.runs, 'run')}"
         )
-        yield from (f"note: {note}" for note in (*self.ground.notes, *self.notes))
+        yield from (f"note: {note}" for note in (*self.matrix.notes, *self.notes))
         yield ""
         yield from self._table()
         yield ""
@@ -155,12 +155,12 @@ class SoakReport:
         yield self.words()
 
     def _table(self) -> Iterator[str]:
-        deaths = ("", *self.ground.deaths)
-        cells = set(self.ground.cells)
+        deaths = ("", *self.matrix.deaths)
+        cells = set(self.matrix.cells)
         head = "".join(f"{death or 'unaware':>10}" for death in deaths)
         yield f"{'':<39}refused to a tenure that was"
         yield f"{'':<18}{'accepted':>9}{'overtaken':>10}{head}"
-        for op in (*self.ground.grants, *self.ground.surfaces):
+        for op in (*self.matrix.grants, *self.matrix.surfaces):
             row = "".join(
                 f"{self.progress.refused[op, death]:>10}"
                 if not death or (op, death) in cells

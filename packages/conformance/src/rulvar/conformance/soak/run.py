@@ -9,40 +9,40 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.contract.clauses import Reach
+from rulvar.conformance.contract.clauses import Sharing
 from rulvar.conformance.harness.failure import NotVerified
 from rulvar.conformance.soak.background import disturb, read
 from rulvar.conformance.soak.checker import judge
-from rulvar.conformance.soak.coverage import survey, with_clock
+from rulvar.conformance.soak.coverage import coverage_of, with_clock
 from rulvar.conformance.soak.faults import Faults
 from rulvar.conformance.soak.forks import CHILDREN
 from rulvar.conformance.soak.goals import shortfall, thin_names
 from rulvar.conformance.soak.history import Recorder, now, read_history
-from rulvar.conformance.soak.live_checker import Onlooker
+from rulvar.conformance.soak.live_checker import LiveChecker
 from rulvar.conformance.soak.orders import Orders, publish
 from rulvar.conformance.soak.plan import CI
-from rulvar.conformance.soak.processes import Contestant, Spares
+from rulvar.conformance.soak.processes import SpareProcesses, WorkerProcess
 from rulvar.conformance.soak.progress import Progress, Tail
 from rulvar.conformance.soak.report import SoakReport
 from rulvar.conformance.soak.results import Verdict, Violation, ViolationKind
 from rulvar.conformance.soak.stored import look_at
 from rulvar.conformance.soak.worker import storm
-from rulvar.conformance.soak.worker_config import Post
+from rulvar.conformance.soak.worker_config import WorkerConfig
 from rulvar.core.capabilities import lease_ttl_ms_of
 from rulvar.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rulvar.conformance.harness.store_under_test import Opener, Place, Subject
-    from rulvar.conformance.soak.coverage import Ground
-    from rulvar.conformance.soak.goals import Thin
+    from rulvar.conformance.harness.store_under_test import Opener, StoreUnderTest, TestLocation
+    from rulvar.conformance.soak.coverage import CoverageMatrix
+    from rulvar.conformance.soak.goals import Shortfall
     from rulvar.conformance.soak.plan import Plan
 
 __all__ = ["soak"]
 
 _TURN_S = 0.004
-_FEW_STRIKES = 0.08
+_FEW_DEAD = 0.08
 _ORDERS_EVERY_NS = 40_000_000
 _NUDGE_EVERY_NS = 200_000_000
 _SHOW_EVERY_NS = 500_000_000
@@ -52,7 +52,7 @@ _LONGEST_TTL_MS = 5_000
 
 
 def soak(
-    subject: Subject,
+    subject: StoreUnderTest,
     plan: Plan = CI,
     *,
     stop_at_first: bool = True,
@@ -71,9 +71,9 @@ def soak(
     if not hasattr(signal, "SIGSTOP"):
         message = "a soak stops processes with SIGSTOP, which this system does not have"
         raise ConfigError(message)
-    if subject.reach is not Reach.SHARED:
+    if subject.sharing is not Sharing.SHARED:
         message = (
-            f"{subject.name} reaches one {subject.reach} only: a soak needs a store that several "
+            f"{subject.name} reaches one {subject.sharing} only: a soak needs a store that several "
             "processes can open; certify it instead"
         )
         raise ConfigError(message)
@@ -100,9 +100,9 @@ def soak(
 class _Soak:
     def __init__(
         self,
-        subject: Subject,
+        subject: StoreUnderTest,
         plan: Plan,
-        place: Place,
+        place: TestLocation,
         folder: Path,
         show: Callable[[str], None] | None,
     ) -> None:
@@ -112,7 +112,7 @@ class _Soak:
         self._folder = folder
         self._show = show
         self._stores = place.open()
-        self._ground: Ground = survey(self._stores)
+        self._matrix: CoverageMatrix = coverage_of(self._stores)
         ttl_ms = lease_ttl_ms_of(self._stores.journal)
         if not place.honours_ttl and (ttl_ms is None or ttl_ms > _LONGEST_TTL_MS):
             message = (
@@ -123,41 +123,41 @@ class _Soak:
         opener = _opener(place)
         self._tag = f"soak-{plan.seed}-{now() % 1_000_000:06}"
         ttl_ms = ttl_ms or plan.lease_ttl_ms
-        self._ground = with_clock(self._ground, opener, f"{self._tag}-clock", ttl_ms)
+        self._matrix = with_clock(self._matrix, opener, f"{self._tag}-clock", ttl_ms)
         self._generations = [0] * (plan.slots + plan.side_runs)
         self._began = now()
         self._progress = Progress()
         self._tail = Tail(folder)
         self._violations: list[Violation] = []
         self._recorder = Recorder(folder, 0, 1)
-        self._onlooker = Onlooker(folder)
-        spares = self._spares = Spares(opener)
+        self._live_checker = LiveChecker(folder)
+        spares = self._spares = SpareProcesses(opener)
 
-        def contestant(number: int, work: Callable[..., object]) -> Contestant:
-            post = Post(plan, self._ground, str(folder), number, opener)
-            return Contestant(post, spares, work)
+        def worker(number: int, work: Callable[..., object]) -> WorkerProcess:
+            config = WorkerConfig(plan, self._matrix, str(folder), number, opener)
+            return WorkerProcess(config, spares, work)
 
         numbers = range(1, plan.processes + 1)
-        self._contestants = [contestant(number, storm) for number in numbers]
+        self._workers = [worker(number, storm) for number in numbers]
         self._bystanders = [
-            contestant(plan.processes + 1, disturb),
-            contestant(plan.processes + 2, read),
+            worker(plan.processes + 1, disturb),
+            worker(plan.processes + 2, read),
         ]
         self._faults = Faults(
             plan,
             self._recorder,
             self._progress,
-            self._contestants,
+            self._workers,
             self._bystanders,
-            seizes=self._ground.seizes,
+            seizes=self._matrix.seizes,
         )
 
     # --- the whole ----------------------------------------------------------------------------
 
     def run(self, *, stop_at_first: bool) -> SoakReport:
         """Storm to the quorum, the deadline or the first violation, and judge."""
-        everybody = [*self._contestants, *self._bystanders]
-        thin: list[Thin] = []
+        everybody = [*self._workers, *self._bystanders]
+        thin: list[Shortfall] = []
         try:
             self._order(thin)
             for each in everybody:
@@ -168,7 +168,7 @@ class _Soak:
             for each in everybody:
                 each.kill()
             self._spares.end()
-            self._onlooker.end()
+            self._live_checker.end()
         self._read()
         stormed_s = (now() - self._began) / 1e9
         looked = self._look_last()
@@ -179,7 +179,7 @@ class _Soak:
         return SoakReport(
             subject=self._subject.name,
             plan=self._plan,
-            ground=self._ground,
+            matrix=self._matrix,
             progress=self._progress,
             thin=tuple(thin),
             verdict=verdict,
@@ -188,20 +188,20 @@ class _Soak:
             again=f"soak(<{self._subject.name}>, <this plan, seed {self._plan.seed}>)",
         )
 
-    def _storm(self, *, stop_at_first: bool) -> list[Thin]:
+    def _storm(self, *, stop_at_first: bool) -> list[Shortfall]:
         """Go on until it is enough; return what is still thin when it is over."""
-        thin = shortfall(self._progress, self._ground, self._plan.quorum)
+        thin = shortfall(self._progress, self._matrix, self._plan.goals)
         deadline = self._began + int(self._plan.deadline_s * 1e9)
         next_orders = next_show = next_nudge = 0
-        prey: tuple[str, ...] = ()
+        targets: tuple[str, ...] = ()
         while thin and not self._violations:
             self._read()
             self._faults.trap()
             go_on = self._faults.turn()
             instant = now()
-            if go_on or self._faults.prey != prey or instant >= next_orders:
-                prey = self._faults.prey
-                thin = shortfall(self._progress, self._ground, self._plan.quorum)
+            if go_on or self._faults.targets != targets or instant >= next_orders:
+                targets = self._faults.targets
+                thin = shortfall(self._progress, self._matrix, self._plan.goals)
                 self._retire(instant)
                 self._order(thin)
                 self._faults.thin = frozenset(f"{each.surface} {each.death}" for each in thin)
@@ -217,7 +217,7 @@ class _Soak:
                 self._tell(thin)
                 next_show = instant + _SHOW_EVERY_NS
             if stop_at_first:
-                self._violations += self._onlooker.turn()
+                self._violations += self._live_checker.turn()
             if instant > deadline:
                 break
             time.sleep(_TURN_S)  # until the next look at reports that others write
@@ -236,11 +236,11 @@ class _Soak:
             each.start()
         self._faults.killed.clear()
         self._spares.prepare()
-        for each in (*self._contestants, *self._bystanders):
+        for each in (*self._workers, *self._bystanders):
             if each.ended:
                 self._untyped(each)
 
-    def _untyped(self, who: Contestant) -> None:
+    def _untyped(self, who: WorkerProcess) -> None:
         error = who.error
         what = "ended" if error is None else f"{type(error).__name__}: {error}"
         words = f"process {who.process}, life {who.life}: {what}"
@@ -263,36 +263,36 @@ class _Soak:
             ):
                 self._generations[slot] += 1
 
-    def _order(self, thin: list[Thin], *, ending: bool = False) -> None:
+    def _order(self, thin: list[Shortfall], *, ending: bool = False) -> None:
         slots = range(len(self._generations))
         publish(
             self._folder,
             Orders(
                 runs=tuple(self._run_id(slot) for slot in slots[: self._plan.slots]),
                 side_runs=tuple(self._run_id(slot) for slot in slots[self._plan.slots :]),
-                prey=self._faults.prey,
+                targets=self._faults.targets,
                 frozen=self._faults.frozen,
                 thin=thin_names(thin),
                 traps=self._faults.traps,
-                strike=self._share_of_strikes(thin),
+                dead_share=self._share_of_dead(thin),
                 ending=ending,
             ),
         )
 
-    def _share_of_strikes(self, thin: list[Thin]) -> float:
+    def _share_of_dead(self, thin: list[Shortfall]) -> float:
         """Lean to what is missing more."""
         missing = {each.surface: each.missing / each.need for each in thin}
         accepted, refused = missing.get("<accepted>", 0.0), missing.get("<refused>", 0.0)
-        cells = set(self._ground.cells)
+        cells = set(self._matrix.cells)
         if not refused and not any((each.surface, each.death) in cells for each in thin):
-            return _FEW_STRIKES
+            return _FEW_DEAD
         return min(0.75, max(0.2, 0.45 + 0.6 * (refused - accepted)))
 
-    def _tell(self, thin: list[Thin]) -> None:
+    def _tell(self, thin: list[Shortfall]) -> None:
         if self._show is None:
             return
         progress = self._progress
-        accepted = sum(progress.accepted[op] for op in self._ground.surfaces)
+        accepted = sum(progress.accepted[op] for op in self._matrix.surfaces)
         faults = ", ".join(f"{kind} {n}" for kind, n in sorted(progress.faults.items()))
         self._show(
             f"{(now() - self._began) / 1e9:5.1f} s  accepted {accepted}, refused "
@@ -313,7 +313,7 @@ class _Soak:
         # One that was about to stop itself has stopped by then, and is let go.
         time.sleep(_TURN_S)
         self._faults.nudge()
-        for each in (*self._contestants, *self._bystanders):
+        for each in (*self._workers, *self._bystanders):
             if each.ended and each.error is None:
                 continue
             if not self._faults.wait_for(each, deadline - time.monotonic()):
@@ -331,7 +331,7 @@ class _Soak:
 
     def _looked_at(self, run_id: str) -> bool:
         try:
-            look = look_at(self._stores, run_id, blobs=self._ground.blobs)
+            look = look_at(self._stores, run_id, blobs=self._matrix.blobs)
         except Exception as error:  # noqa: BLE001 - what cannot be read is a violation
             words = f"the last look failed: {type(error).__name__}: {error}"
             self._violations.append(
@@ -346,7 +346,7 @@ class _Soak:
     def _sweep(self) -> None:
         """Leave nothing but tombstones at a place that others use: nobody owns these runs."""
         for run_id in self._progress.touched:
-            if self._ground.blobs:
+            if self._matrix.blobs:
                 for ref in self._stores.transcripts.list_refs(run_id):
                     self._stores.transcripts.delete(ref)
             self._stores.journal.delete(run_id)
@@ -359,7 +359,7 @@ class _Soak:
         return Verdict(violations=(*verdict.violations, *more), tally=verdict.tally)
 
 
-def _opener(place: Place) -> Opener:
+def _opener(place: TestLocation) -> Opener:
     try:
         return place.opener()
     except NotVerified as error:

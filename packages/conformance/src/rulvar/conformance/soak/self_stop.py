@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["Trap", "Word"]
+__all__ = ["SelfStop", "StopNotice"]
 
 _FIRST_GUESS_S = 0.000_5
 _AT_MOST = 3
@@ -26,7 +26,7 @@ _OVERHEAD_S = 0.000_05
 _TOO_LONG_TO_SPIN_S = 0.002
 
 
-class Word:
+class StopNotice:
     """How a process says that it is stopping itself: one byte more in a file of its own."""
 
     def __init__(self, folder: Path, process: int) -> None:
@@ -47,11 +47,11 @@ class Word:
         return said > before
 
 
-class Trap:
+class SelfStop:
     """The second thread, and how long each kind of call takes."""
 
     def __init__(self, folder: Path, process: int) -> None:
-        self._file = Word(folder, process).open()
+        self._file = StopNotice(folder, process).open()
         self._usual_s: dict[str, float] = {}
         self._set = threading.Semaphore(0)
         self._ended = False

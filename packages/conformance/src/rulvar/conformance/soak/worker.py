@@ -14,15 +14,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.soak.client import Blow, Desk
-from rulvar.conformance.soak.dead_leases import Graveyard
+from rulvar.conformance.soak.client import MutationCall, RecordingClient
+from rulvar.conformance.soak.dead_leases import DeadLeasePool
 from rulvar.conformance.soak.forks import Forks
 from rulvar.conformance.soak.history import FORKED, Recorder, now
-from rulvar.conformance.soak.leases import Tenure, blow_of, inherit
+from rulvar.conformance.soak.leases import Tenure, inherit, mutation_of
 from rulvar.conformance.soak.local_faults import WrongClock, block, stall
 from rulvar.conformance.soak.orders import OrdersFile
-from rulvar.conformance.soak.renewals import Keeper
-from rulvar.conformance.soak.self_stop import Trap
+from rulvar.conformance.soak.renewals import Renewals
+from rulvar.conformance.soak.self_stop import SelfStop
 from rulvar.core.errors import StoreBusyError
 from rulvar.core.records import Lease
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rulvar.conformance.soak.client import Answer, Within
     from rulvar.conformance.soak.history import Operation
     from rulvar.conformance.soak.orders import Orders
-    from rulvar.conformance.soak.worker_config import Post
+    from rulvar.conformance.soak.worker_config import WorkerConfig
     from rulvar.core.stores import Stores
 
 __all__ = ["OPERATOR", "storm"]
@@ -56,10 +56,10 @@ _WEIGHTS: dict[Operation, float] = {
 }
 
 
-def storm(stores: Stores, tell: Callable[[object], None], post: Post) -> None:
+def storm(stores: Stores, tell: Callable[[object], None], config: WorkerConfig) -> None:
     """Storm until the end is ordered: what the kit's child process is asked to run."""
     del tell  # everything is said in the report
-    worker = _Worker(stores, post)
+    worker = _Worker(stores, config)
     try:
         worker.run()
     finally:
@@ -67,47 +67,47 @@ def storm(stores: Stores, tell: Callable[[object], None], post: Post) -> None:
 
 
 class _Worker:
-    def __init__(self, stores: Stores, post: Post) -> None:
-        self._plan = post.plan
-        self._ground = post.ground
-        self._folder = Path(post.folder)
-        self._process = post.process
-        self._life = post.life
-        self._ttl_ns = post.plan.lease_ttl_ms * 1_000_000
-        self._owner = f"w{post.process}"
-        self._choices = post.choices()
-        self._recorder = Recorder(self._folder, post.process, post.life)
-        self._desk = Desk(stores, self._recorder, blobs=post.ground.blobs)
-        self._forks = Forks(stores, post)
-        self._clock = WrongClock(self._recorder, post.process, self._choices)
+    def __init__(self, stores: Stores, config: WorkerConfig) -> None:
+        self._plan = config.plan
+        self._matrix = config.matrix
+        self._folder = Path(config.folder)
+        self._process = config.process
+        self._life = config.life
+        self._ttl_ns = config.plan.lease_ttl_ms * 1_000_000
+        self._owner = f"w{config.process}"
+        self._choices = config.choices()
+        self._recorder = Recorder(self._folder, config.process, config.life)
+        self._client = RecordingClient(stores, self._recorder, blobs=config.matrix.blobs)
+        self._forks = Forks(stores, config)
+        self._clock = WrongClock(self._recorder, config.process, self._choices)
         self._orders_file = OrdersFile(self._folder)
         self._orders: Orders = self._orders_file.look()
         self._live: list[Tenure] = []
         self._asleep: list[tuple[int, int, Tenure]] = []
-        self._dead = Graveyard(post.ground, self._choices, post.process)
+        self._dead = DeadLeasePool(config.matrix, self._choices, config.process)
         self._held_since: dict[str, int] = {}
         self._not_before: dict[str, int] = {}
-        self._deletions = [f"{op} overtaken" for op in post.ground.deletes]
-        self._next_misfortune = 0
-        self._keeper = Keeper(self._folder, self._ttl_ns / 4e9, self._renew_all)
-        self._trap = Trap(self._folder, post.process)
+        self._deletions = [f"{op} overtaken" for op in config.matrix.deletes]
+        self._next_local_fault = 0
+        self._renewals = Renewals(self._folder, self._ttl_ns / 4e9, self._renew_all)
+        self._self_stop = SelfStop(self._folder, config.process)
         self._trapped_at = 0
 
     def run(self) -> None:
         """Storm until the end is ordered."""
         self._inherit()
-        self._plan_misfortune()
-        self._keeper.start()
-        self._trap.start()
+        self._plan_local_fault()
+        self._renewals.start()
+        self._self_stop.start()
         # A thread that wants to go on does so soon: whatever lies between two steps gets wider.
         sys.setswitchinterval(_SWITCH_S)
         while self._turn():
-            self._keeper.check()
+            self._renewals.check()
 
     def close(self) -> None:
         """End the other threads, then the report."""
-        self._trap.end()
-        self._keeper.end()
+        self._self_stop.end()
+        self._renewals.end()
         self._recorder.close()
 
     def _turn(self) -> bool:
@@ -119,16 +119,16 @@ class _Worker:
             self._mark_live("clock")
         instant = now()
         self._wake(instant)
-        if instant >= self._next_misfortune:
-            self._misfortune()
+        if instant >= self._next_local_fault:
+            self._local_fault()
         elif self._is_thin("seize overtaken", "seize_over overtaken") and self._chance(0.04):
             self._seize(self._choices.choice(self._orders.runs))
-        elif self._hunt(instant):
+        elif self._take_targets(instant):
             pass
-        elif self._dead.striking and self._chance(min(0.8, self._orders.strike + 0.25)):
-            self._go_on_striking()
-        elif self._chance(self._orders.strike):
-            self._strike()
+        elif self._dead.in_burst and self._chance(min(0.8, self._orders.dead_share + 0.25)):
+            self._continue_burst()
+        elif self._chance(self._orders.dead_share):
+            self._attempt_dead()
         else:
             self._work(instant)
         return True
@@ -143,7 +143,7 @@ class _Worker:
             tenure = self._tenure(each.lease)
             tenure.death = "killed"
             try:
-                look = None if each.looked else self._desk.look(each.lease)
+                look = None if each.looked else self._client.look(each.lease)
             except StoreBusyError:
                 continue  # nobody knows what is there, so the lease is not used
             if look is not None:
@@ -160,7 +160,7 @@ class _Worker:
         for tenure in self._known():
             tenure.mark_if_run_out("stopped", self._ttl_ns, *frozen)
         for tenure in [each for each in self._live if each.death == "stopped"]:
-            self._bury(tenure, self._choices.randrange(8, 24))
+            self._retire(tenure, self._choices.randrange(8, 24))
 
     def _known(self) -> list[Tenure]:
         asleep = (tenure for _, _, tenure in self._asleep)
@@ -175,14 +175,14 @@ class _Worker:
             self._asleep.remove(entry)
             _, since, tenure = entry
             tenure.mark_if_run_out("stalled", self._ttl_ns, since, instant)
-            if self._ground.revives and self._chance(0.6):
+            if self._matrix.revives and self._chance(0.6):
                 self._revive(tenure)
-            self._bury(tenure, self._choices.randrange(8, 24))
+            self._retire(tenure, self._choices.randrange(8, 24))
 
     # --- taking runs --------------------------------------------------------------------------
 
     def _tenure(self, lease: Lease) -> Tenure:
-        ops = [op for op in _WEIGHTS if op in self._ground.surfaces]
+        ops = [op for op in _WEIGHTS if op in self._matrix.surfaces]
         some = [op for op in ops if self._chance(0.6)] or ["append"]
         return Tenure(
             lease,
@@ -198,11 +198,11 @@ class _Worker:
         tenure = self._tenure(lease)
         self._held_since.pop(lease.run_id, None)
         try:
-            look = self._desk.look(lease)
+            look = self._client.look(lease)
         except StoreBusyError:
             return  # it may be live, and must not be used: let it run out
         if look is None:
-            self._bury(tenure, 4)
+            self._retire(tenure, 4)
             return
         tenure.tail = look.tail
         tenure.blobs = set(look.blobs)
@@ -221,10 +221,10 @@ class _Worker:
             if (again or run_id not in mine) and self._not_before.get(run_id, 0) <= instant
         ]
         if not free:
-            self._strike()
+            self._attempt_dead()
             return
         run_id = self._choices.choice(free)
-        answer = self._desk.acquire(run_id, self._owner, self._in_danger("acquire"))
+        answer = self._client.acquire(run_id, self._owner, self._in_danger("acquire"))
         if answer.granted is not None:
             self._begin(answer.granted)
             return
@@ -236,20 +236,20 @@ class _Worker:
             if stuck or self._chance(self._wish(*_OF_SEIZURES, usual=0.03)):
                 self._seize(run_id)
 
-    def _hunt(self, instant: int) -> bool:
+    def _take_targets(self, instant: int) -> bool:
         """Take over what somebody was stopped in the middle of; return whether there was."""
-        prey = [
+        targets = [
             run_id
-            for run_id in self._orders.prey
+            for run_id in self._orders.targets
             if self._not_before.get(run_id, 0) <= instant
             and all(run_id != tenure.lease.run_id for tenure in self._live)
         ]
-        if not prey or self._chance(0.3):
+        if not targets or self._chance(0.3):
             return False
-        run_id = self._choices.choice(prey)
+        run_id = self._choices.choice(targets)
         self._not_before[run_id] = instant + int(0.1 * self._ttl_ns)
         if not self._seize(run_id):
-            answer = self._desk.acquire(run_id, self._owner, self._in_danger("acquire"))
+            answer = self._client.acquire(run_id, self._owner, self._in_danger("acquire"))
             if answer.granted is not None:
                 self._begin(answer.granted)
         return True
@@ -263,14 +263,14 @@ class _Worker:
 
     def _seize(self, run_id: str) -> bool:
         """Take a live lease away, as an operator; return whether there was one to take."""
-        if not self._ground.seizes:
+        if not self._matrix.seizes:
             return False
-        info = self._desk.present(run_id)
+        info = self._client.present(run_id)
         if info is None or not info.live or info.owner == self._owner:
             return False
         op: Operation = self._choices.choice(("seize", "seize_over"))
         over = Lease(run_id=run_id, owner=info.owner, epoch=info.epoch)
-        answer = self._desk.seize(
+        answer = self._client.seize(
             run_id,
             f"{OPERATOR}{self._process}",
             self._in_danger(op),
@@ -299,7 +299,7 @@ class _Worker:
         """Return the endings of a tenure of which there were too few so far."""
         endings: tuple[Operation, ...] = ("release",)
         if tenure.side:
-            endings += self._ground.deletes
+            endings += self._matrix.deletes
         thin = self._orders.thin
         return [op for op in endings if f"{op} " in thin or f"{op} overtaken" in thin]
 
@@ -312,7 +312,7 @@ class _Worker:
         return self._choices.choices(list(weights), shares)[0]
 
     def _finish(self, tenure: Tenure, instant: int) -> None:
-        deletes, sleepy = self._ground.deletes, "revive overtaken" in self._orders.thin
+        deletes, sleepy = self._matrix.deletes, "revive overtaken" in self._orders.thin
         if tenure.side and deletes and self._chance(0.6):
             self._make(tenure, self._choices.choice(deletes))
         elif self._clock.ahead or self._chance(0.2 if sleepy else 0.5):
@@ -329,21 +329,21 @@ class _Worker:
         else:
             tenure.until = instant + int(self._choices.uniform(0.5, 1.5) * self._ttl_ns)
 
-    def _blow(self, tenure: Tenure, *, far: bool = False) -> Blow:
-        return blow_of(tenure, self._choices, far=far)
+    def _mutation(self, tenure: Tenure, *, far: bool = False) -> MutationCall:
+        return mutation_of(tenure, self._choices, far=far)
 
     def _make(self, tenure: Tenure, op: Operation) -> None:
         """Make one mutation under a lease that it believes to be live."""
-        blow, danger = self._blow(tenure), True
+        mutation, danger = self._mutation(tenure), True
         if op == "delete_blob":
             # What is not there can be deleted too late by anybody, and nobody will see it.
             danger = bool(tenure.blobs) and self._chance(0.9)
             if danger:
-                blow = blow._replace(target=self._choices.choice(sorted(tenure.blobs)))
+                mutation = mutation._replace(target=self._choices.choice(sorted(tenure.blobs)))
             elif self._chance(0.8):
                 op = "put_blob"
-        answer = self._desk.strike(op, blow, self._in_danger(op) if danger else None)
-        self._learn(tenure, op, blow, answer)
+        answer = self._client.attempt(op, mutation, self._in_danger(op) if danger else None)
+        self._learn(tenure, op, mutation, answer)
         if answer.outcome == "refused":
             self._lose(tenure, answer)
 
@@ -359,100 +359,100 @@ class _Worker:
         ):
             self._trapped_at = instant
             part = 4 * self._choices.random() ** 2
-        return lambda call: self._trap.during(op, part, call)
+        return lambda call: self._self_stop.during(op, part, call)
 
-    def _learn(self, tenure: Tenure, op: Operation, blow: Blow, answer: Answer) -> None:
+    def _learn(self, tenure: Tenure, op: Operation, mutation: MutationCall, answer: Answer) -> None:
         if answer.reason == "order":
             # Somebody has written above it: under a live lease that is for the referee.
             tenure.tail = max(tenure.tail + (1 << 33), answer.tail or 0)
         elif op == "append" and answer.outcome in {"landed", "unknown"}:
-            tenure.tail = blow.seq
+            tenure.tail = mutation.seq
         elif not answer.landed:
             return
         elif op in {"renew", "renew_all"}:
             tenure.renewed_at = now()
         elif op == "put_blob":
-            tenure.blobs.add(blow.target)
+            tenure.blobs.add(mutation.target)
         elif op == "delete_blob":
-            tenure.blobs.discard(blow.target)
+            tenure.blobs.discard(mutation.target)
         elif op in _ENDINGS:
             tenure.death = "released" if op == "release" else "deleted"
-            self._bury(tenure, self._choices.randrange(2, 8))
+            self._retire(tenure, self._choices.randrange(2, 8))
 
     def _lose(self, tenure: Tenure, answer: Answer) -> None:
         """Learn that a lease is dead, and why where that can be told."""
         if answer.reason == "superseded" and not tenure.death:
-            info = None if answer.holder else self._desk.present(tenure.lease.run_id)
+            info = None if answer.holder else self._client.present(tenure.lease.run_id)
             if (answer.holder if info is None else info.owner).startswith(OPERATOR):
                 tenure.death = "seized"
-        if answer.reason == "expired" and self._ground.revives:
+        if answer.reason == "expired" and self._matrix.revives:
             self._revive(tenure)
-        self._bury(tenure, self._choices.randrange(6, 16))
+        self._retire(tenure, self._choices.randrange(6, 16))
 
-    def _bury(self, tenure: Tenure, strikes: int) -> None:
+    def _retire(self, tenure: Tenure, strikes: int) -> None:
         """Keep a dead tenure, which goes on all the same."""
         if tenure in self._live:
             self._live.remove(tenure)
-        tenure.buried_at = tenure.buried_at or now()
-        self._dead.bury(tenure, strikes)
+        tenure.retired_at = tenure.retired_at or now()
+        self._dead.add(tenure, strikes)
 
     # --- striking -----------------------------------------------------------------------------
 
-    def _go_on_striking(self) -> None:
-        self._blow_with(self._dead.next_in_burst())
+    def _continue_burst(self) -> None:
+        self._attempt_with(self._dead.next_in_burst())
 
-    def _strike(self) -> None:
+    def _attempt_dead(self) -> None:
         """Strike with some dead, forged or foreign lease."""
         death = self._dead.kind(self._orders.thin)
         tenure = self._dead.some(death)
         if tenure is not None:
-            self._blow_with(tenure)
+            self._attempt_with(tenure)
             return
         known = self._live or self._dead.everybody()
         if not known:
             self._take(now())
             return
         tenure = self._choices.choice(known)
-        blow = self._blow(tenure, far=True)._replace(death=death)
+        mutation = self._mutation(tenure, far=True)._replace(death=death)
         if death == "forged":
-            blow = blow._replace(lease=self._dead.forge(tenure.lease))
+            mutation = mutation._replace(lease=self._dead.forge(tenure.lease))
         else:
             others = [each for each in self._orders.runs if each != tenure.lease.run_id]
             if not self._live or not others:
                 return
-            blow = blow._replace(run_id=self._choices.choice(others))
-        self._desk.strike(self._dead.surface(death, self._orders.thin), blow)
+            mutation = mutation._replace(run_id=self._choices.choice(others))
+        self._client.attempt(self._dead.surface(death, self._orders.thin), mutation)
 
-    def _blow_with(self, tenure: Tenure) -> None:
+    def _attempt_with(self, tenure: Tenure) -> None:
         """Strike with a tenure that is dead, as far as anybody knows."""
         op = self._dead.surface(tenure.death, self._orders.thin)
-        blow = self._blow(tenure, far=True)
-        answer = self._desk.strike(op, blow)
+        mutation = self._mutation(tenure, far=True)
+        answer = self._client.attempt(op, mutation)
         if answer.granted is not None:
             self._begin(answer.granted)
         elif answer.landed and op in _ENDINGS:
             # It was alive: its process was killed and came back, or its clock is wrong.
             self._dead.forget(tenure)
-            self._learn(tenure, op, blow, answer)
+            self._learn(tenure, op, mutation, answer)
         elif answer.landed:
-            self._learn(tenure, op, blow, answer)
+            self._learn(tenure, op, mutation, answer)
 
     def _revive(self, tenure: Tenure) -> None:
         """Ask for the next epoch of a lease that has run out, before somebody else does."""
-        blow = self._blow(tenure)
-        answer = self._desk.strike("revive", blow, self._in_danger("revive"))
+        mutation = self._mutation(tenure)
+        answer = self._client.attempt("revive", mutation, self._in_danger("revive"))
         if answer.granted is not None:
             self._begin(answer.granted)
 
     # --- misfortune ---------------------------------------------------------------------------
 
-    def _plan_misfortune(self) -> None:
+    def _plan_local_fault(self) -> None:
         pause = self._choices.expovariate(1.0) * 2
         if not any(f" {kind}" in self._orders.thin for kind in _MISFORTUNES):
             pause *= 4
-        self._next_misfortune = now() + int(pause * self._ttl_ns)
+        self._next_local_fault = now() + int(pause * self._ttl_ns)
 
-    def _misfortune(self) -> None:
+    def _local_fault(self) -> None:
         thin = self._orders.thin
         shares = [5 if f" {kind}" in thin else 1 for kind in _MISFORTUNES]
         kind = self._choices.choices(_MISFORTUNES, shares)[0]
@@ -467,14 +467,14 @@ class _Worker:
                 self._mark_live("clock")
         elif self._live:
             self._be_away(kind, length_s)
-        self._plan_misfortune()
+        self._plan_local_fault()
 
     def _be_away(self, kind: str, length_s: float) -> None:
         """Fork, sleep, or keep every other thread from running, while runs are held."""
         if kind == FORKED:
             began, ended = self._forks.fork(self._choices.choice(self._live).lease)
         elif kind == "stalled":
-            with self._keeper.away():
+            with self._renewals.away():
                 began, ended = stall(length_s)
         else:
             began, ended = block(length_s)
@@ -482,7 +482,7 @@ class _Worker:
         for tenure in list(self._live) if kind != FORKED else ():
             tenure.mark_if_run_out(kind, self._ttl_ns, began, ended)
             if tenure.death == kind:
-                self._bury(tenure, self._choices.randrange(8, 24))
+                self._retire(tenure, self._choices.randrange(8, 24))
 
     def _renew_all(self, orders: Orders) -> None:
         """Renew what is live: from the second thread."""
@@ -492,8 +492,8 @@ class _Worker:
             if frozen is not None:
                 tenure.mark_if_run_out("stopped", self._ttl_ns, *frozen)
         # Its first thread learns of a refusal by itself.
-        answers = self._desk.renew_many(
-            [Blow(each.lease.run_id, each.lease, each.death, 0, 0, "", 0) for each in live]
+        answers = self._client.renew_many(
+            [MutationCall(each.lease.run_id, each.lease, each.death, 0, 0, "", 0) for each in live]
         )
         for tenure, answer in zip(live, answers, strict=True):
             if answer.landed:

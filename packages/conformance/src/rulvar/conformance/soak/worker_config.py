@@ -9,18 +9,18 @@ if TYPE_CHECKING:
     import random
 
     from rulvar.conformance.harness.store_under_test import Opener
-    from rulvar.conformance.soak.coverage import Ground
+    from rulvar.conformance.soak.coverage import CoverageMatrix
     from rulvar.conformance.soak.plan import Plan
 
-__all__ = ["Post"]
+__all__ = ["WorkerConfig"]
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class WorkerConfig:
     """One life of one process: where it reports, who it is, and what opens its store."""
 
     plan: Plan
-    ground: Ground
+    matrix: CoverageMatrix
     folder: str
     process: int
     opener: Opener

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rulvar.conformance.contract.clauses import Level, Section
 from rulvar.conformance.harness.actors import record
-from rulvar.conformance.harness.interleave import Crossing, cross
+from rulvar.conformance.harness.interleave import Interleaving, interleave
 from rulvar.conformance.harness.mutations import SURFACES
 from rulvar.conformance.harness.races import step_through, storm
 from rulvar.core.errors import LeaseHeldError
@@ -14,7 +14,7 @@ from rulvar.core.errors import LeaseHeldError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rulvar.conformance.harness.check_context import Trial
+    from rulvar.conformance.harness.check_context import CheckContext
     from rulvar.conformance.harness.interleave import Ending
     from rulvar.conformance.harness.mutations import Surface
 
@@ -26,12 +26,12 @@ _LEFT_OUT = {"append-stale", "blob-new", "blob-delete-missing"}
 """They share their code with a mutation that is tried."""
 
 
-def _both(surface: Surface) -> Callable[[Trial], None]:
-    def check(trial: Trial) -> None:
-        step_through(trial, surface)
-        storm(trial, surface)
+def _both(surface: Surface) -> Callable[[CheckContext], None]:
+    def attempt(check: CheckContext) -> None:
+        step_through(check, surface)
+        storm(check, surface)
 
-    return check
+    return attempt
 
 
 def _fill() -> None:
@@ -53,37 +53,37 @@ def _fill() -> None:
     source="Live leases",
     timed=True,
 )
-def _time_in_lock(trial: Trial) -> None:
+def _time_in_lock(check: CheckContext) -> None:
     meetings = iter(range(10_000))
-    most = 4 if trial.waits else 40
-    cross(trial, lambda: _run_out(trial, trial.run_id(f"run-{next(meetings)}")), most=most)
+    most = 4 if check.waits else 40
+    interleave(check, lambda: _run_out(check, check.run_id(f"run-{next(meetings)}")), most=most)
 
 
-def _run_out(trial: Trial, run: str) -> Crossing:
+def _run_out(check: CheckContext, run: str) -> Interleaving:
     """Let a lease run out while an append under it stands where others still write."""
-    stalled, other = trial.actor("stalled"), trial.actor("other", trial.another_handle())
-    bystander = trial.run_id("bystander")
-    trial.knows(bystander)
+    stalled, other = check.actor("stalled"), check.actor("other", check.another_handle())
+    bystander = check.run_id("bystander")
+    check.knows(bystander)
     lease = stalled.acquire(run)
     tail = other.journal.load(bystander)[-1:]
     ran_out: list[bool] = []
 
     def write() -> None:
-        other.journal.append(bystander, record(tail[0].seq + 1 if tail else 0, trial.mark()))
+        other.journal.append(bystander, record(tail[0].seq + 1 if tail else 0, check.mark()))
         if not other.journal.load(run):  # else it has landed before, and rightly
             ran_out.append(True)
-            trial.expire()
+            check.expire()
 
     def judge(first: Ending, second: Ending, where: str) -> None:
-        trial.require(second.returned, "a bystander's append lands", second.words())
+        check.require(second.returned, "a bystander's append lands", second.words())
         if not (second.inside and ran_out):
             return
         expired = isinstance(first.error, LeaseHeldError) and first.error.reason == "expired"
-        trial.require(expired, f"LeaseHeldError with the reason expired ({where})", first.words())
-        trial.equal("the journal", stalled.load(run), ())
+        check.require(expired, f"LeaseHeldError with the reason expired ({where})", first.words())
+        check.equal("the journal", stalled.load(run), ())
 
-    append = record(0, trial.mark())
-    return Crossing(lambda: stalled.journal.append(run, append, lease=lease), write, judge)
+    append = record(0, check.mark())
+    return Interleaving(lambda: stalled.journal.append(run, append, lease=lease), write, judge)
 
 
 _fill()

@@ -8,10 +8,10 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.contract.clauses import Level, Reach, Section
+from rulvar.conformance.contract.clauses import Level, Section, Sharing
 from rulvar.conformance.harness.actors import record
 from rulvar.conformance.harness.failure import NotVerified
-from rulvar.conformance.harness.interleave import Crossing, cross
+from rulvar.conformance.harness.interleave import Interleaving, interleave
 from rulvar.core.capabilities import has_blob_info, has_close, has_lease_revival
 from rulvar.core.errors import (
     ConfigError,
@@ -25,9 +25,9 @@ from rulvar.core.records import Lease, RunMeta
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rulvar.conformance.harness.check_context import Trial
+    from rulvar.conformance.harness.check_context import CheckContext
     from rulvar.conformance.harness.interleave import Ending
-    from rulvar.conformance.harness.store_under_test import Place
+    from rulvar.conformance.harness.store_under_test import TestLocation
     from rulvar.core.records import JournalRecord
 
 __all__ = ["CLAUSES"]
@@ -37,32 +37,32 @@ CLAUSES = Section(level=Level.JOURNAL, source="Errors of store calls")
 _OF_BLOBS = frozenset({"put", "get", "list_refs", "transcripts.delete", "blob_info"})
 
 
-def _every_call(trial: Trial, lease: Lease | None) -> dict[str, Callable[[], object]]:
-    actor = trial.actor("caller")
-    journal, blobs, run = actor.journal, actor.transcripts, trial.run_id()
+def _every_call(check: CheckContext, lease: Lease | None) -> dict[str, Callable[[], object]]:
+    actor = check.actor("caller")
+    journal, blobs, run = actor.journal, actor.transcripts, check.run_id()
     meta = RunMeta(run_id=run, status="ok", updated_at="2026-01-01T00:00:00.000Z")
     calls: dict[str, Callable[[], object]] = {
-        "append": lambda: journal.append(run, record(50, trial.mark())),
+        "append": lambda: journal.append(run, record(50, check.mark())),
         "load": lambda: journal.load(run),
         "put_meta": lambda: journal.put_meta(meta),
         "list_runs": lambda: journal.list_runs(None),
         "delete": lambda: journal.delete(run),
     }
-    if trial.has_blobs:
+    if check.has_blobs:
         calls["put"] = lambda: blobs.put(f"{run}/x", b"x")
         calls["get"] = lambda: blobs.get(f"{run}/x")
         calls["list_refs"] = lambda: blobs.list_refs(run)
         calls["transcripts.delete"] = lambda: blobs.delete(f"{run}/x")
-        if has_blob_info(trial.stores.transcripts):
+        if has_blob_info(check.stores.transcripts):
             calls["blob_info"] = lambda: blobs.blob_info(f"{run}/x")
     if lease is not None:
         calls["acquire"] = lambda: journal.acquire(run, "another")
         calls["renew"] = lambda: journal.renew(lease)
         calls["release"] = lambda: journal.release(lease)
-        if has_lease_revival(trial.stores.journal):
+        if has_lease_revival(check.stores.journal):
             calls["revive"] = lambda: journal.revive(lease)
         calls["append under a lease"] = lambda: journal.append(
-            run, record(51, trial.mark()), lease=lease
+            run, record(51, check.mark()), lease=lease
         )
     optional: dict[str, Callable[[], object]] = {
         "get_meta": lambda: journal.get_meta(run),
@@ -94,22 +94,22 @@ def _raised(call: Callable[[], object]) -> str:
     source="Closing",
     capability="Closable",
 )
-def _closed(trial: Trial) -> None:
-    worker = trial.actor("worker")
-    lease = worker.acquire(trial.run_id()) if trial.claims(Level.LEASABLE) else None
-    worker.append(trial.run_id(), 0, lease=lease)
+def _closed(check: CheckContext) -> None:
+    worker = check.actor("worker")
+    lease = worker.acquire(check.run_id()) if check.claims(Level.LEASABLE) else None
+    worker.append(check.run_id(), 0, lease=lease)
     for _ in range(2):
         worker.call("close()", worker.journal.close)
-        if has_close(trial.stores.transcripts):
-            worker.call("transcripts.close()", trial.stores.transcripts.close)
-    for what, call in _every_call(trial, lease).items():
-        if not _of_a_twin(trial) and what in _OF_BLOBS:
+        if has_close(check.stores.transcripts):
+            worker.call("transcripts.close()", check.stores.transcripts.close)
+    for what, call in _every_call(check, lease).items():
+        if not _of_a_twin(check) and what in _OF_BLOBS:
             continue  # a transcript store of its own, without a close
-        trial.equal(f"what {what} raises after close", _raised(call), StoreClosedError.__name__)
+        check.equal(f"what {what} raises after close", _raised(call), StoreClosedError.__name__)
 
 
-def _of_a_twin(trial: Trial) -> bool:
-    return has_close(trial.stores.transcripts) or trial.claims(Level.FENCED_PAIR)
+def _of_a_twin(check: CheckContext) -> bool:
+    return has_close(check.stores.transcripts) or check.claims(Level.FENCED_PAIR)
 
 
 @CLAUSES.clause(
@@ -118,23 +118,23 @@ def _of_a_twin(trial: Trial) -> bool:
     source="Order of checks",
     capability="Closable",
 )
-def _closed_order(trial: Trial) -> None:
-    worker = trial.actor("worker")
-    worker.append(trial.run_id(), 0)
+def _closed_order(check: CheckContext) -> None:
+    worker = check.actor("worker")
+    worker.append(check.run_id(), 0)
     worker.call("close()", worker.journal.close)
     for what, call in (
-        ("append", lambda: worker.journal.append("", record(0, trial.mark()))),
+        ("append", lambda: worker.journal.append("", record(0, check.mark()))),
         ("load", lambda: worker.journal.load("a/b")),
         ("delete", lambda: worker.journal.delete("..")),
     ):
-        trial.equal(f"what {what} raises", _raised(call), ConfigError.__name__)
-    if trial.claims(Level.FENCED):
-        foreign = Lease(run_id=trial.run_id("other"), owner="x", epoch=1)
-        trial.equal(
+        check.equal(f"what {what} raises", _raised(call), ConfigError.__name__)
+    if check.claims(Level.FENCED):
+        foreign = Lease(run_id=check.run_id("other"), owner="x", epoch=1)
+        check.equal(
             "what an append under a foreign lease raises",
             _raised(
                 lambda: worker.journal.append(
-                    trial.run_id(), record(1, trial.mark()), lease=foreign
+                    check.run_id(), record(1, check.mark()), lease=foreign
                 )
             ),
             StoreClosedError.__name__,
@@ -148,9 +148,9 @@ def _closed_order(trial: Trial) -> None:
     source="Order of checks",
     level=Level.LEASABLE,
 )
-def _order(trial: Trial) -> None:
-    run = trial.run_id()
-    worker = trial.actor("worker")
+def _order(check: CheckContext) -> None:
+    run = check.run_id()
+    worker = check.actor("worker")
     dead = worker.acquire(run)
     worker.append(run, 5, lease=dead)
     worker.release(dead)
@@ -158,52 +158,52 @@ def _order(trial: Trial) -> None:
     strict.call("append(no record)", lambda: worker.journal.append(run, "x", lease=dead))  # type: ignore[arg-type]
     worker.refused("released").append(run, 5, lease=dead)
     worker.refused("released").append(run, 6, lease=dead)
-    foreign = Lease(run_id=trial.run_id("other"), owner="worker", epoch=dead.epoch)
+    foreign = Lease(run_id=check.run_id("other"), owner="worker", epoch=dead.epoch)
     worker.refused("foreign-run").append(run, 0, lease=foreign)
     forged = Lease(run_id=run, owner="nobody", epoch=dead.epoch)
     worker.refused("released").append(run, 6, lease=forged)
 
 
 @CLAUSES.clause("E-pickles", "An error keeps its type and its facts when it is pickled.")
-def _pickles(trial: Trial) -> None:
-    run = trial.run_id()
-    worker = trial.actor("worker")
+def _pickles(check: CheckContext) -> None:
+    run = check.run_id()
+    worker = check.actor("worker")
     worker.append(run, 5)
     calls: list[Callable[[], object]] = [
-        lambda: worker.journal.append(run, record(5, trial.mark())),
+        lambda: worker.journal.append(run, record(5, check.mark())),
         lambda: worker.journal.load("a/b"),
     ]
-    if trial.claims(Level.LEASABLE):
+    if check.claims(Level.LEASABLE):
         dead = worker.acquire(run)
         live = worker.take_over(dead)
-        other = trial.run_id("other")
+        other = check.run_id("other")
         calls += [
             lambda: worker.journal.acquire(run, "another"),
-            lambda: worker.journal.append(run, record(6, trial.mark()), lease=dead),
-            lambda: worker.journal.append(other, record(6, trial.mark()), lease=live),
+            lambda: worker.journal.append(run, record(6, check.mark()), lease=dead),
+            lambda: worker.journal.append(other, record(6, check.mark()), lease=live),
             lambda: worker.journal.renew(dead),
             lambda: worker.journal.release(dead),
         ]
     for call in calls:
-        _require_portable(trial, call)
-    if has_close(trial.stores.journal):
-        trial.stores.journal.close()
-        _require_portable(trial, lambda: worker.journal.load(run))
+        _require_portable(check, call)
+    if has_close(check.stores.journal):
+        check.stores.journal.close()
+        _require_portable(check, lambda: worker.journal.load(run))
 
 
-def _require_portable(trial: Trial, call: Callable[[], object]) -> None:
+def _require_portable(check: CheckContext, call: Callable[[], object]) -> None:
     try:
         call()
     except RulvarError as error:
         there = pickle.loads(pickle.dumps(error))  # noqa: S301 - its own
         facts = {name: value for name, value in vars(error).items() if not name.startswith("__")}
-        trial.equal("the type of the error that arrives", type(there), type(error))
-        trial.equal("its text", str(there), str(error))
-        trial.equal("its code", there.code, error.code)
+        check.equal("the type of the error that arrives", type(there), type(error))
+        check.equal("its text", str(there), str(error))
+        check.equal("its code", there.code, error.code)
         for name, value in facts.items():
-            trial.equal(f"its {name}", getattr(there, name, "missing"), value)
+            check.equal(f"its {name}", getattr(there, name, "missing"), value)
     else:
-        trial.fail("an error of rulvar's tree", "it returned")
+        check.fail("an error of rulvar's tree", "it returned")
 
 
 @CLAUSES.clause(
@@ -212,9 +212,9 @@ def _require_portable(trial: Trial, call: Callable[[], object]) -> None:
     source="Closing",
     capability="Closable",
 )
-def _close_waits(trial: Trial) -> None:
-    runs = [trial.run_id(f"run-{number}") for number in range(4)]
-    worker = trial.actor("worker")
+def _close_waits(check: CheckContext) -> None:
+    runs = [check.run_id(f"run-{number}") for number in range(4)]
+    worker = check.actor("worker")
     started = threading.Event()
 
     def work(run: str) -> Callable[[], tuple[str, int]]:
@@ -234,15 +234,15 @@ def _close_waits(trial: Trial) -> None:
         worker.journal.close()
         return StoreClosedError.__name__, 0
 
-    outcomes = trial.together([*(work(run) for run in runs), close])
+    outcomes = check.together([*(work(run) for run in runs), close])
     for what, _ in outcomes:
-        trial.equal("what ends a caller's work", what, StoreClosedError.__name__)
-    if trial.place.reach is Reach.OBJECT:
+        check.equal("what ends a caller's work", what, StoreClosedError.__name__)
+    if check.place.sharing is Sharing.OBJECT:
         return
-    reader = trial.actor("reader", trial.reopen())
+    reader = check.actor("reader", check.reopen())
     for run, (_, landed) in zip(runs, outcomes, strict=False):
         found = [each.seq for each in reader.load(run)]
-        trial.equal("what landed is what returned", found, list(range(landed)))
+        check.equal("what landed is what returned", found, list(range(landed)))
 
 
 @CLAUSES.clause(
@@ -251,23 +251,25 @@ def _close_waits(trial: Trial) -> None:
     source="Closing",
     capability="Closable",
 )
-def _close_meets(trial: Trial) -> None:
-    if not trial.place.fresh:
+def _close_meets(check: CheckContext) -> None:
+    if not check.place.fresh:
         message = "the place is not new: put @tmp@ into the URL"
         raise NotVerified(message)
     for closes_first in (True, False):
-        places: list[Place] = []
+        places: list[TestLocation] = []
         try:
-            cross(trial, lambda: _append_at_close(trial, places, closes_first), most=20)  # noqa: B023
+            interleave(check, lambda: _append_at_close(check, places, closes_first), most=20)  # noqa: B023
         finally:
             for place in places:
                 place.discard()
 
 
-def _append_at_close(trial: Trial, places: list[Place], closes_first: bool) -> Crossing:
-    place = trial.another_place()
+def _append_at_close(
+    check: CheckContext, places: list[TestLocation], closes_first: bool
+) -> Interleaving:
+    place = check.another_place()
     places.append(place)
-    stores, run, added = place.open(), trial.run_id(), record(0, trial.mark())
+    stores, run, added = place.open(), check.run_id(), record(0, check.mark())
 
     def append() -> None:
         stores.journal.append(run, added)
@@ -275,27 +277,29 @@ def _append_at_close(trial: Trial, places: list[Place], closes_first: bool) -> C
     seen: list[tuple[JournalRecord, ...]] = []
 
     def close() -> None:
-        trial.actor("closer", stores).journal.close()
-        if place.reach is not Reach.OBJECT:
+        check.actor("closer", stores).journal.close()
+        if place.sharing is not Sharing.OBJECT:
             seen.append(tuple(place.open().journal.load(run)))
 
     def judge(first: Ending, second: Ending, where: str) -> None:
         closing, appending = (first, second) if closes_first else (second, first)
-        trial.require(closing.returned, "close returns", closing.words())
+        check.require(closing.returned, "close returns", closing.words())
         refused = isinstance(appending.error, StoreClosedError)
-        trial.require(
+        check.require(
             appending.returned or refused,
             f"the append returns or raises StoreClosedError ({where})",
             appending.words(),
         )
-        if place.reach is not Reach.OBJECT:
+        if place.sharing is not Sharing.OBJECT:
             found = tuple(place.open().journal.load(run))
             landed = (added,) if appending.returned else ()
-            trial.equal(f"what landed ({where})", found, landed)
+            check.equal(f"what landed ({where})", found, landed)
             if second.inside and not closes_first:
-                trial.equal(f"what landed after close returned ({where})", found, seen[0])
+                check.equal(f"what landed after close returned ({where})", found, seen[0])
 
-    return Crossing(close, append, judge) if closes_first else Crossing(append, close, judge)
+    return (
+        Interleaving(close, append, judge) if closes_first else Interleaving(append, close, judge)
+    )
 
 
 @CLAUSES.clause(
@@ -303,24 +307,24 @@ def _append_at_close(trial: Trial, places: list[Place], closes_first: bool) -> C
     "In a forked child every call raises StoreForkedError, and the parent goes on.",
     strength="MUST" if hasattr(os, "fork") else "SHOULD",
 )
-def _forked(trial: Trial) -> None:
+def _forked(check: CheckContext) -> None:
     if not hasattr(os, "fork"):
         message = "this system has no fork"
         raise NotVerified(message)
-    worker = trial.actor("worker")
-    lease = worker.acquire(trial.run_id()) if trial.claims(Level.LEASABLE) else None
-    worker.append(trial.run_id(), 0, lease=lease)
-    before = trial.snapshot()
-    calls = _every_call(trial, lease)
-    if has_close(trial.stores.journal):
-        calls["close"] = trial.stores.journal.close
+    worker = check.actor("worker")
+    lease = worker.acquire(check.run_id()) if check.claims(Level.LEASABLE) else None
+    worker.append(check.run_id(), 0, lease=lease)
+    before = check.snapshot()
+    calls = _every_call(check, lease)
+    if has_close(check.stores.journal):
+        calls["close"] = check.stores.journal.close
     told = _in_a_fork(calls)
     for what in calls:
-        trial.equal(
+        check.equal(
             f"what {what} raises in a forked child", told.get(what), StoreForkedError.__name__
         )
-    trial.equal("the state", trial.snapshot(), before)
-    worker.append(trial.run_id(), 1, lease=lease)
+    check.equal("the state", check.snapshot(), before)
+    worker.append(check.run_id(), 1, lease=lease)
 
 
 def _in_a_fork(calls: dict[str, Callable[[], object]]) -> dict[str, str]:
@@ -349,9 +353,9 @@ def _in_a_fork(calls: dict[str, Callable[[], object]]) -> dict[str, str]:
     "A refused call leaves the store in order: the next one works.",
     level=Level.LEASABLE,
 )
-def _recovers(trial: Trial) -> None:
-    run = trial.run_id()
-    worker = trial.actor("worker")
+def _recovers(check: CheckContext) -> None:
+    run = check.run_id()
+    worker = check.actor("worker")
     lease = worker.acquire(run)
     dead = Lease(run_id=run, owner="x", epoch=lease.epoch)
     for seq in range(5):
@@ -360,26 +364,26 @@ def _recovers(trial: Trial) -> None:
         worker.out_of_order().append(run, seq, lease=lease)
         worker.raising(ConfigError).append(run, -1, lease=lease)
         worker.refused("held").acquire(run)
-    trial.equal("how many records there are", len(worker.load(run)), 5)
-    _same_errors(trial, dead)
+    check.equal("how many records there are", len(worker.load(run)), 5)
+    _same_errors(check, dead)
 
 
-def _same_errors(trial: Trial, dead: Lease) -> None:
+def _same_errors(check: CheckContext, dead: Lease) -> None:
     """Refusals on many threads at once belong each to its own call."""
-    run = trial.run_id()
-    actor = trial.actor("rival")
+    run = check.run_id()
+    actor = check.actor("rival")
 
     def offer(owner: str) -> Callable[[], None]:
         forged = Lease(run_id=run, owner=owner, epoch=dead.epoch)
 
         def attempt() -> None:
             try:
-                actor.journal.append(run, record(99, trial.mark()), lease=forged)
+                actor.journal.append(run, record(99, check.mark()), lease=forged)
             except LeaseHeldError as error:
-                trial.require(error.offered in {None, forged}, "its own lease", error.offered)
+                check.require(error.offered in {None, forged}, "its own lease", error.offered)
             else:
-                trial.fail("LeaseHeldError", "it returned")
+                check.fail("LeaseHeldError", "it returned")
 
         return attempt
 
-    trial.together([offer(f"owner-{number}") for number in range(6)])
+    check.together([offer(f"owner-{number}") for number in range(6)])

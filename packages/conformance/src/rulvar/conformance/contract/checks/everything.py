@@ -10,7 +10,7 @@ from rulvar.conformance.contract.clauses import Level, Section
 from rulvar.conformance.harness.failure import NotVerified
 
 if TYPE_CHECKING:
-    from rulvar.conformance.harness.check_context import Trial
+    from rulvar.conformance.harness.check_context import CheckContext
 
 __all__ = ["CLAUSES"]
 
@@ -26,7 +26,7 @@ _STEPS = 25
     strength="SHOULD",
     moves_clock=True,
 )
-def _model(trial: Trial) -> None:
+def _model(check: CheckContext) -> None:
     try:
         from rulvar.conformance.model.machine import run_model  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -37,8 +37,8 @@ def _model(trial: Trial) -> None:
     # What Hypothesis prints of a failure is in the story already.
     with contextlib.redirect_stdout(io.StringIO()):
         run_model(
-            trial,
-            chance=trial.random.getrandbits(32),
-            examples=_EXAMPLES * trial.effort,
+            check,
+            chance=check.random.getrandbits(32),
+            examples=_EXAMPLES * check.effort,
             steps=_STEPS,
         )

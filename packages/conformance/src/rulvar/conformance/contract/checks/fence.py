@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.conformance.harness.actors import Actor
-    from rulvar.conformance.harness.check_context import Trial
+    from rulvar.conformance.harness.check_context import CheckContext
     from rulvar.conformance.harness.mutations import Surface
     from rulvar.core.errors import RefusalReason
 
@@ -46,121 +46,121 @@ class Kind:
     name: str
     words: str
     reason: RefusalReason
-    make: Callable[[Trial, Actor, Actor], _Scene]
+    make: Callable[[CheckContext, Actor, Actor], _Scene]
     timed: bool = False
     foreign: bool = False
 
 
-def _tenure(trial: Trial, stalled: Actor, name: str = "run") -> tuple[Lease, int]:
-    run = trial.run_id(name)
+def _tenure(check: CheckContext, stalled: Actor, name: str = "run") -> tuple[Lease, int]:
+    run = check.run_id(name)
     lease = stalled.acquire(run)
-    tail = prepare(stalled, run, lease, fenced=trial.claims(Level.FENCED), blobs=trial.has_blobs)
+    tail = prepare(stalled, run, lease, fenced=check.claims(Level.FENCED), blobs=check.has_blobs)
     return lease, tail
 
 
-def _superseded(trial: Trial, stalled: Actor, successor: Actor) -> _Scene:
-    dead, tail = _tenure(trial, stalled)
+def _superseded(check: CheckContext, stalled: Actor, successor: Actor) -> _Scene:
+    dead, tail = _tenure(check, stalled)
     live = successor.take_over(dead)
     successor.append(dead.run_id, tail + 1, lease=live)
     return _Scene(dead, tail + 1, live, dead.run_id)
 
 
-def _superseded_by_itself(trial: Trial, stalled: Actor, successor: Actor) -> _Scene:
-    dead, tail = _tenure(trial, stalled)
+def _superseded_by_itself(check: CheckContext, stalled: Actor, successor: Actor) -> _Scene:
+    dead, tail = _tenure(check, stalled)
     return _Scene(dead, tail, successor.take_over(dead, dead.owner), dead.run_id)
 
 
-def _superseded_and_free(trial: Trial, stalled: Actor, successor: Actor) -> _Scene:
-    dead, tail = _tenure(trial, stalled)
+def _superseded_and_free(check: CheckContext, stalled: Actor, successor: Actor) -> _Scene:
+    dead, tail = _tenure(check, stalled)
     successor.release(successor.take_over(dead))
     return _Scene(dead, tail, None, dead.run_id)
 
 
-def _released(trial: Trial, stalled: Actor, _: Actor) -> _Scene:
-    dead, tail = _tenure(trial, stalled)
+def _released(check: CheckContext, stalled: Actor, _: Actor) -> _Scene:
+    dead, tail = _tenure(check, stalled)
     stalled.release(dead)
     return _Scene(dead, tail, None, dead.run_id)
 
 
-def _expired(trial: Trial, stalled: Actor, _: Actor) -> _Scene:
-    dead, tail = _tenure(trial, stalled)
-    trial.expire()
+def _expired(check: CheckContext, stalled: Actor, _: Actor) -> _Scene:
+    dead, tail = _tenure(check, stalled)
+    check.expire()
     return _Scene(dead, tail, None, dead.run_id)
 
 
-def _expired_and_taken(trial: Trial, stalled: Actor, successor: Actor) -> _Scene:
-    dead, tail = _tenure(trial, stalled)
-    trial.expire()
+def _expired_and_taken(check: CheckContext, stalled: Actor, successor: Actor) -> _Scene:
+    dead, tail = _tenure(check, stalled)
+    check.expire()
     return _Scene(dead, tail, successor.acquire(dead.run_id), dead.run_id)
 
 
-def _forged_owner(trial: Trial, stalled: Actor, _: Actor) -> _Scene:
-    live, tail = _tenure(trial, stalled)
+def _forged_owner(check: CheckContext, stalled: Actor, _: Actor) -> _Scene:
+    live, tail = _tenure(check, stalled)
     return _Scene(replace(live, owner="somebody-else"), tail, live, live.run_id)
 
 
-def _forged_epoch(trial: Trial, stalled: Actor, _: Actor) -> _Scene:
-    live, tail = _tenure(trial, stalled)
+def _forged_epoch(check: CheckContext, stalled: Actor, _: Actor) -> _Scene:
+    live, tail = _tenure(check, stalled)
     return _Scene(replace(live, epoch=live.epoch + 1), tail, live, live.run_id)
 
 
-def _forged_largest_epoch(trial: Trial, stalled: Actor, _: Actor) -> _Scene:
-    live, tail = _tenure(trial, stalled)
+def _forged_largest_epoch(check: CheckContext, stalled: Actor, _: Actor) -> _Scene:
+    live, tail = _tenure(check, stalled)
     return _Scene(replace(live, epoch=MAX_INTEGER), tail, live, live.run_id)
 
 
-def _forged_lower_epoch(trial: Trial, stalled: Actor, successor: Actor) -> _Scene:
-    dead, tail = _tenure(trial, stalled)
+def _forged_lower_epoch(check: CheckContext, stalled: Actor, successor: Actor) -> _Scene:
+    dead, tail = _tenure(check, stalled)
     live = successor.take_over(dead)
     return _Scene(replace(live, epoch=live.epoch - 1), tail, live, dead.run_id)
 
 
-def _never_granted(trial: Trial, stalled: Actor, _: Actor) -> _Scene:
-    run = trial.run_id()
-    tail = prepare(stalled, run, None, fenced=False, blobs=trial.has_blobs)
+def _never_granted(check: CheckContext, stalled: Actor, _: Actor) -> _Scene:
+    run = check.run_id()
+    tail = prepare(stalled, run, None, fenced=False, blobs=check.has_blobs)
     return _Scene(Lease(run_id=run, owner="stalled", epoch=1), tail, None, run)
 
 
-def _deleted(trial: Trial, stalled: Actor, _: Actor) -> _Scene:
-    dead, tail = _tenure(trial, stalled)
+def _deleted(check: CheckContext, stalled: Actor, _: Actor) -> _Scene:
+    dead, tail = _tenure(check, stalled)
     stalled.delete(dead.run_id)
     stalled.append(dead.run_id, 1)
     return _Scene(dead, tail, None, dead.run_id)
 
 
-def _recreated(trial: Trial, stalled: Actor, successor: Actor) -> _Scene:
-    dead, tail = _tenure(trial, stalled)
+def _recreated(check: CheckContext, stalled: Actor, successor: Actor) -> _Scene:
+    dead, tail = _tenure(check, stalled)
     stalled.delete(dead.run_id)
     live = successor.acquire(dead.run_id)
     successor.append(dead.run_id, 0, lease=live)
     return _Scene(dead, tail, live, dead.run_id)
 
 
-def _foreign(trial: Trial, stalled: Actor, successor: Actor) -> _Scene:
-    other = stalled.acquire(trial.run_id("other"))
-    held, tail = _tenure(trial, successor)
+def _foreign(check: CheckContext, stalled: Actor, successor: Actor) -> _Scene:
+    other = stalled.acquire(check.run_id("other"))
+    held, tail = _tenure(check, successor)
     return _Scene(other, tail, held, held.run_id)
 
 
-def _foreign_twin(trial: Trial, stalled: Actor, _: Actor) -> _Scene:
+def _foreign_twin(check: CheckContext, stalled: Actor, _: Actor) -> _Scene:
     # The same owner under the same epoch on both runs: only the run tells them apart.
-    other = stalled.acquire(trial.run_id("other"))
-    held, tail = _tenure(trial, stalled)
+    other = stalled.acquire(check.run_id("other"))
+    held, tail = _tenure(check, stalled)
     return _Scene(other, tail, held, held.run_id)
 
 
-def _foreign_to_free(trial: Trial, stalled: Actor, _: Actor) -> _Scene:
-    other = stalled.acquire(trial.run_id("other"))
-    run = trial.run_id()
+def _foreign_to_free(check: CheckContext, stalled: Actor, _: Actor) -> _Scene:
+    other = stalled.acquire(check.run_id("other"))
+    run = check.run_id()
     return _Scene(
-        other, prepare(stalled, run, None, fenced=False, blobs=trial.has_blobs), None, run
+        other, prepare(stalled, run, None, fenced=False, blobs=check.has_blobs), None, run
     )
 
 
-def _foreign_dead(trial: Trial, stalled: Actor, successor: Actor) -> _Scene:
-    other = stalled.acquire(trial.run_id("other"))
+def _foreign_dead(check: CheckContext, stalled: Actor, successor: Actor) -> _Scene:
+    other = stalled.acquire(check.run_id("other"))
     stalled.release(other)
-    held, tail = _tenure(trial, successor)
+    held, tail = _tenure(check, successor)
     return _Scene(other, tail, held, held.run_id)
 
 
@@ -218,61 +218,61 @@ KINDS: tuple[Kind, ...] = (
 )
 
 
-def _refusal(kind: Kind, surface: Surface) -> Callable[[Trial], None]:
-    def check(trial: Trial) -> None:
-        stalled, successor = trial.actor("stalled"), trial.actor("successor")
-        scene = kind.make(trial, stalled, successor)
+def _refusal(kind: Kind, surface: Surface) -> Callable[[CheckContext], None]:
+    def attempt(check: CheckContext) -> None:
+        stalled, successor = check.actor("stalled"), check.actor("successor")
+        scene = kind.make(check, stalled, successor)
         at = Strike(scene.target, scene.dead, scene.tail)
         surface.strike(stalled.refused(kind.reason), at)
         # Twice: a store that remembers the first attempt must not let the second through.
         surface.strike(stalled.refused(kind.reason), at)
         if scene.live is not None:
-            holder = trial.actor("holder")
+            holder = check.actor("holder")
             holder.append(scene.target, scene.tail + 10, lease=scene.live)
             holder.renew(scene.live)
 
-    return check
+    return attempt
 
 
-def _live(surface: Surface) -> Callable[[Trial], None]:
-    def check(trial: Trial) -> None:
-        worker = trial.actor("worker")
-        lease, tail = _tenure(trial, worker)
-        before = trial.snapshot()
+def _live(surface: Surface) -> Callable[[CheckContext], None]:
+    def attempt(check: CheckContext) -> None:
+        worker = check.actor("worker")
+        lease, tail = _tenure(check, worker)
+        before = check.snapshot()
         if surface.name == "append-stale":
             surface.strike(worker.out_of_order(), Strike(lease.run_id, lease, tail))
             return
         surface.strike(worker, Strike(lease.run_id, lease, tail))
         quiet = surface.name in {"blob-delete-missing", "renew", "release"}
-        trial.require(
-            quiet or trial.snapshot() != before, f"{surface.words} lands", "nothing changed"
+        check.require(
+            quiet or check.snapshot() != before, f"{surface.words} lands", "nothing changed"
         )
         if not surface.final:
             worker.append(lease.run_id, tail + 20, lease=lease)
 
-    return check
+    return attempt
 
 
-def _unleased(surface: Surface) -> Callable[[Trial], None]:
-    def check(trial: Trial) -> None:
-        owner, bare = trial.actor("owner"), trial.actor("bare")
-        lease, tail = _tenure(trial, owner)
-        before = trial.snapshot()
+def _unleased(surface: Surface) -> Callable[[CheckContext], None]:
+    def attempt(check: CheckContext) -> None:
+        owner, bare = check.actor("owner"), check.actor("bare")
+        lease, tail = _tenure(check, owner)
+        before = check.snapshot()
         at = Strike(lease.run_id, None, tail)
         if surface.name == "append-stale":
             surface.strike(bare.out_of_order(), at)
             return
         surface.strike(bare, at)
         quiet = surface.name == "blob-delete-missing"
-        trial.require(
-            quiet or trial.snapshot() != before, f"{surface.words} lands", "nothing changed"
+        check.require(
+            quiet or check.snapshot() != before, f"{surface.words} lands", "nothing changed"
         )
         if surface.final:
             owner.refused("released").append(lease.run_id, tail + 20, lease=lease)
         else:
             owner.append(lease.run_id, tail + 20, lease=lease)
 
-    return check
+    return attempt
 
 
 def _landing(surface: Surface, what: str) -> tuple[str, str]:
@@ -293,7 +293,9 @@ def _fill(surface: Surface) -> None:
     what = surface.words[0].upper() + surface.words[1:]
     live, bare = _landing(surface, what)
 
-    def add(name: str, sentence: str, check: Callable[[Trial], None], *, timed: bool) -> None:
+    def add(
+        name: str, sentence: str, check: Callable[[CheckContext], None], *, timed: bool
+    ) -> None:
         CLAUSES.clause(
             f"F-{surface.name}-{name}",
             sentence,

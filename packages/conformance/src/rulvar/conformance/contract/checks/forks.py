@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Self, cast
 
-from rulvar.conformance.contract.clauses import Level, Reach, Section
+from rulvar.conformance.contract.clauses import Level, Section, Sharing
 from rulvar.conformance.harness.actors import record
 from rulvar.conformance.harness.failure import NotVerified
 from rulvar.conformance.harness.forked_child import ForkedChild
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rulvar.conformance.contract.clauses import Strength
     from rulvar.conformance.harness.actors import Actor
-    from rulvar.conformance.harness.check_context import Trial
+    from rulvar.conformance.harness.check_context import CheckContext
     from rulvar.core.spi import LeasableStore
     from rulvar.core.stores import Stores
 
@@ -38,8 +38,8 @@ _REFUSED = StoreForkedError.__name__
 class _Child:
     """What the forked child does when it is asked, and how the clause asks it."""
 
-    def __init__(self, trial: Trial) -> None:
-        self._trial = trial
+    def __init__(self, check: CheckContext) -> None:
+        self._trial = check
         self._stores: Stores | None = None
         self._child = ForkedChild(self._perform)
 
@@ -97,70 +97,70 @@ def _need_forks() -> None:
     "P-fork-opens",
     "What a forked child opens anew is refused as StoreForkedError, or works as in any process.",
     strength=_STRENGTH,
-    reach=Reach.SHARED,
+    sharing=Sharing.SHARED,
 )
-def _opens(trial: Trial) -> None:
+def _opens(check: CheckContext) -> None:
     _need_forks()
-    run, owned = trial.run_id(), trial.run_id("owned")
-    here = trial.actor("here")
+    run, owned = check.run_id(), check.run_id("owned")
+    here = check.actor("here")
     here.append(run, 0)
-    leases = trial.claims(Level.LEASABLE)
-    with _Child(trial) as child:
+    leases = check.claims(Level.LEASABLE)
+    with _Child(check) as child:
         said = child.does("open")
         if said == _REFUSED:
             here.append(run, 1)
-            _require_seqs(trial, here, run, [0, 1])
+            _require_seqs(check, here, run, [0, 1])
             return
-        trial.equal("what open says in the child", said, _DONE)
+        check.equal("what open says in the child", said, _DONE)
         child.must("append", run, 1)
         if leases:
             child.must("acquire", owned)
-            _require_held(trial, here, owned)
+            _require_held(check, here, owned)
         here.append(run, 2)
-        if has_close(trial.stores.journal):
+        if has_close(check.stores.journal):
             # A library that counted the child's locks as the parent's tidies up here.
-            here.call("close()", trial.stores.close)
+            here.call("close()", check.stores.close)
         child.must("append", run, 3)
-        later = trial.actor("later", trial.reopen())
-        _require_seqs(trial, later, run, [0, 1, 2, 3])
+        later = check.actor("later", check.reopen())
+        _require_seqs(check, later, run, [0, 1, 2, 3])
         if leases:
-            _require_held(trial, later, owned)
+            _require_held(check, later, owned)
         child.must("append", run, 4)
         child.must("close")
-    _require_seqs(trial, later, run, [0, 1, 2, 3, 4])
+    _require_seqs(check, later, run, [0, 1, 2, 3, 4])
 
 
 @CLAUSES.clause(
     "P-fork-closed",
     "A child that was forked after the parent had closed opens the place, and its writes stay.",
     strength=_STRENGTH,
-    reach=Reach.SHARED,
+    sharing=Sharing.SHARED,
     capability="Closable",
 )
-def _closed(trial: Trial) -> None:
+def _closed(check: CheckContext) -> None:
     _need_forks()
-    run = trial.run_id()
-    here = trial.actor("here")
+    run = check.run_id()
+    here = check.actor("here")
     here.append(run, 0)
-    here.call("close()", trial.stores.close)
-    with _Child(trial) as child:
+    here.call("close()", check.stores.close)
+    with _Child(check) as child:
         child.must("open")
         child.must("append", run, 1)
         child.must("close")
         # Only now: some stores have one writer at a time.
-        later = trial.actor("later", trial.reopen())
+        later = check.actor("later", check.reopen())
         later.append(run, 2)
-        _require_seqs(trial, later, run, [0, 1, 2])
+        _require_seqs(check, later, run, [0, 1, 2])
 
 
-def _require_seqs(trial: Trial, reader: Actor, run_id: str, expected: list[int]) -> None:
-    trial.equal("the seqs that are there", [each.seq for each in reader.load(run_id)], expected)
+def _require_seqs(check: CheckContext, reader: Actor, run_id: str, expected: list[int]) -> None:
+    check.equal("the seqs that are there", [each.seq for each in reader.load(run_id)], expected)
 
 
-def _require_held(trial: Trial, rival: Actor, run_id: str) -> None:
+def _require_held(check: CheckContext, rival: Actor, run_id: str) -> None:
     try:
         rival.journal.acquire(run_id, rival.name)
     except LeaseHeldError as error:
-        trial.equal("why the child's run is refused to another", error.reason, "held")
+        check.equal("why the child's run is refused to another", error.reason, "held")
     else:
-        trial.fail("the child's run is refused to another as held", "it was granted")
+        check.fail("the child's run is refused to another as held", "it was granted")

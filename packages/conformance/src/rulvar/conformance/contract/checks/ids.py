@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rulvar.conformance.harness.actors import Actor
-    from rulvar.conformance.harness.check_context import Trial
+    from rulvar.conformance.harness.check_context import CheckContext
 
 __all__ = ["CLAUSES"]
 
@@ -69,32 +69,32 @@ _ENDINGS = (
 
 
 @CLAUSES.clause("I-apart", "Ids that differ in any byte are different runs.")
-def _apart(trial: Trial) -> None:
-    worker = trial.actor("worker")
-    runs = [trial.run_id(ending) for ending in _ENDINGS]
+def _apart(check: CheckContext) -> None:
+    worker = check.actor("worker")
+    runs = [check.run_id(ending) for ending in _ENDINGS]
     written = {}
     for run in runs:
         written[run] = (worker.append(run, 0), worker.put_meta(run))
-        if trial.has_blobs:
+        if check.has_blobs:
             worker.put(f"{run}/x", run.encode())
     listed = [row.run_id for row in worker.journal.list_runs(None) if row.run_id in written]
-    trial.equal("the runs listed", listed, sorted(runs, key=str.encode))
+    check.equal("the runs listed", listed, sorted(runs, key=str.encode))
     for run in runs:
-        trial.equal(f"the journal of {run!r}", worker.load(run), (written[run][0],))
-        if trial.has_blobs:
-            trial.equal(f"the blob of {run!r}", worker.get(f"{run}/x"), run.encode())
-            trial.equal(f"the refs of {run!r}", worker.list_refs(run), (f"{run}/x",))
+        check.equal(f"the journal of {run!r}", worker.load(run), (written[run][0],))
+        if check.has_blobs:
+            check.equal(f"the blob of {run!r}", worker.get(f"{run}/x"), run.encode())
+            check.equal(f"the refs of {run!r}", worker.list_refs(run), (f"{run}/x",))
     for run in runs[::2]:
         worker.delete(run)
     for number, run in enumerate(runs):
         expected = () if number % 2 == 0 else (written[run][0],)
-        trial.equal(f"the journal of {run!r}", worker.load(run), expected)
+        check.equal(f"the journal of {run!r}", worker.load(run), expected)
 
 
 @CLAUSES.clause("I-leases-apart", "So are their leases.", level=Level.LEASABLE)
-def _leases_apart(trial: Trial) -> None:
-    worker = trial.actor("worker")
-    leases = [worker.acquire(trial.run_id(ending)) for ending in _ENDINGS]
+def _leases_apart(check: CheckContext) -> None:
+    worker = check.actor("worker")
+    leases = [worker.acquire(check.run_id(ending)) for ending in _ENDINGS]
     for lease in leases[::2]:
         worker.release(lease)
     for lease in leases[1::2]:
@@ -104,13 +104,13 @@ def _leases_apart(trial: Trial) -> None:
 
 
 @CLAUSES.clause("I-owners", "An owner is compared byte for byte.", level=Level.LEASABLE)
-def _owners(trial: Trial) -> None:
-    worker = trial.actor("worker")
+def _owners(check: CheckContext) -> None:
+    worker = check.actor("worker")
     owners = ("o", "\u00e9", "a%", "x" * 200, "a/b", "stra\u00dfe", "7", "1e3", "0x10", "null")
     for number, owner in enumerate(owners):
-        run = trial.run_id(f"run-{number}")
+        run = check.run_id(f"run-{number}")
         lease = worker.acquire(run, owner)
-        trial.equal("the owner", lease.owner, owner)
+        check.equal("the owner", lease.owner, owner)
         for other in _near(owner):
             forged = Lease(run_id=run, owner=other, epoch=lease.epoch)
             worker.refused("unknown").append(run, 0, lease=forged)
@@ -135,14 +135,14 @@ def _near(text: str) -> Iterator[str]:
 
 
 @CLAUSES.clause("I-longest", "Ids of 200 code points are taken, of one byte each or four.")
-def _longest(trial: Trial) -> None:
-    worker = trial.actor("worker")
-    stem = trial.run_id("l")
+def _longest(check: CheckContext) -> None:
+    worker = check.actor("worker")
+    stem = check.run_id("l")
     for filling in ("x", "\u00e9", "\U0001f600"):
         run = stem + filling * (200 - len(stem))
         written = worker.append(run, 0)
         worker.put_meta(run)
-        trial.equal("the journal", worker.load(run), (written,))
+        check.equal("the journal", worker.load(run), (written,))
         worker.raising(ConfigError).append(run + filling, 0)
 
 
@@ -169,22 +169,22 @@ _WRONG: tuple[object, ...] = (
 @CLAUSES.clause(
     "I-refused", "A malformed run id is refused as ConfigError by every call, and changes nothing."
 )
-def _refused(trial: Trial) -> None:
-    strict = trial.actor("worker").raising(ConfigError)
-    trial.actor("worker").append(trial.run_id(), 0)
+def _refused(check: CheckContext) -> None:
+    strict = check.actor("worker").raising(ConfigError)
+    check.actor("worker").append(check.run_id(), 0)
     for wrong in _WRONG:
-        for what, call in _calls(trial, strict, wrong).items():
+        for what, call in _calls(check, strict, wrong).items():
             strict.call(f"{what} of {wrong!r}", call)
 
 
-def _calls(trial: Trial, actor: Actor, wrong: object) -> dict[str, Callable[[], object]]:
+def _calls(check: CheckContext, actor: Actor, wrong: object) -> dict[str, Callable[[], object]]:
     from rulvar.conformance.harness.actors import record  # noqa: PLC0415
 
     run = str(wrong) if not isinstance(wrong, str) else wrong
     del run
     journal, blobs = actor.journal, actor.transcripts
     calls: dict[str, Callable[[], object]] = {
-        "append": lambda: journal.append(wrong, record(0, trial.mark())),  # type: ignore[arg-type]
+        "append": lambda: journal.append(wrong, record(0, check.mark())),  # type: ignore[arg-type]
         "load": lambda: journal.load(wrong),  # type: ignore[arg-type]
         "delete": lambda: journal.delete(wrong),  # type: ignore[arg-type]
         "put_meta": lambda: journal.put_meta(
@@ -193,12 +193,12 @@ def _calls(trial: Trial, actor: Actor, wrong: object) -> dict[str, Callable[[], 
     }
     if wrong is not None:
         calls["list_runs"] = lambda: journal.list_runs(RunFilter(after_run_id=wrong))  # type: ignore[arg-type]
-    if trial.claims(Level.LEASABLE):
+    if check.claims(Level.LEASABLE):
         calls["acquire"] = lambda: journal.acquire(wrong, "owner")  # type: ignore[arg-type]
         lease = Lease(run_id=wrong, owner="owner", epoch=1)  # type: ignore[arg-type]
         calls["renew"] = lambda: journal.renew(lease)
         calls["release"] = lambda: journal.release(lease)
-    if trial.has_blobs:
+    if check.has_blobs:
         calls["list_refs"] = lambda: blobs.list_refs(wrong)  # type: ignore[arg-type]
     return calls
 
@@ -208,9 +208,9 @@ def _calls(trial: Trial, actor: Actor, wrong: object) -> dict[str, Callable[[], 
     "A malformed ref is refused as ConfigError, and changes nothing.",
     level=Level.TRANSCRIPTS,
 )
-def _refs_refused(trial: Trial) -> None:
-    run = trial.run_id()
-    worker = trial.actor("worker")
+def _refs_refused(check: CheckContext) -> None:
+    run = check.run_id()
+    worker = check.actor("worker")
     worker.put(f"{run}/ok")
     strict = worker.raising(ConfigError)
     for wrong in (
@@ -244,10 +244,10 @@ def _refs_refused(trial: Trial) -> None:
     "A malformed owner or lease is refused as ConfigError.",
     level=Level.LEASABLE,
 )
-def _leases_refused(trial: Trial) -> None:
-    run = trial.run_id()
-    worker = trial.actor("worker")
-    free = trial.run_id("free")
+def _leases_refused(check: CheckContext) -> None:
+    run = check.run_id()
+    worker = check.actor("worker")
+    free = check.run_id("free")
     live = worker.acquire(run)
     strict = worker.raising(ConfigError)
     for owner in ("", "x" * 201, "a\0", "\ud800", None, 5):

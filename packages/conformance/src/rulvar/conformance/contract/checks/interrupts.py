@@ -18,7 +18,7 @@ from rulvar.core.wire import encode_meta
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rulvar.conformance.harness.check_context import Trial
+    from rulvar.conformance.harness.check_context import CheckContext
     from rulvar.core.records import Lease
 
 __all__ = ["CLAUSES"]
@@ -46,36 +46,36 @@ class _Target:
     "A call that a KeyboardInterrupt leaves has landed whole or not at all, nothing of it lands "
     "later, and the store goes on.",
 )
-def _interrupted(trial: Trial) -> None:
-    for name, aim in _aims(trial):
-        run = trial.run_id(name)
-        trial.knows(run)
-        probe = Interrupted(aim(trial, run).call, at=0)
-        _require_end(trial, probe, name)
+def _interrupted(check: CheckContext) -> None:
+    for name, aim in _aims(check):
+        run = check.run_id(name)
+        check.knows(run)
+        probe = Interrupted(aim(check, run).call, at=0)
+        _require_end(check, probe, name)
         stride = max(1, -(-probe.points // _MOST_POINTS))
-        for at in range(1 + trial.random.randrange(stride), probe.points + 1, stride):
-            _interrupt(trial, aim(trial, run), run, at)
-        trial.count("interrupts", probe.points // stride)
+        for at in range(1 + check.random.randrange(stride), probe.points + 1, stride):
+            _interrupt(check, aim(check, run), run, at)
+        check.count("interrupts", probe.points // stride)
 
 
-def _interrupt(trial: Trial, target: _Target, run: str, at: int) -> None:
+def _interrupt(check: CheckContext, target: _Target, run: str, at: int) -> None:
     call = Interrupted(target.call, at=at)
-    _require_end(trial, call, target.words)
+    _require_end(check, call, target.words)
     told = f"{call.outcome}, interrupted in {call.where}" if call.hit else call.outcome
-    trial.timeline.add("interrupted", target.words, told)
-    now = _soon(trial, lambda: _read(trial, run), "a reader gets an answer")
+    check.timeline.add("interrupted", target.words, told)
+    now = _soon(check, lambda: _read(check, run), "a reader gets an answer")
     whole = (target.after,) if call.outcome == "returned" else (target.before, target.after)
     if now not in whole:
-        trial.fail(
+        check.fail(
             f"{target.words} lands whole or not at all ({told})",
             "a part of it" if call.outcome != "returned" else "it returned and did not land",
             before={run: target.before},
             after={run: now},
         )
-    _soon(trial, lambda: _go_on(trial), "another caller's append lands")
-    later = _soon(trial, lambda: _read(trial, run), "a reader gets an answer")
+    _soon(check, lambda: _go_on(check), "another caller's append lands")
+    later = _soon(check, lambda: _read(check, run), "a reader gets an answer")
     if later != now:
-        trial.fail(
+        check.fail(
             f"nothing of {target.words} lands later ({told})",
             "something did",
             before={run: now},
@@ -83,16 +83,16 @@ def _interrupt(trial: Trial, target: _Target, run: str, at: int) -> None:
         )
 
 
-def _require_end(trial: Trial, call: Interrupted, words: str) -> None:
-    if not call.run(_bound_s(trial)):
-        trial.fail(f"{words} ends when it is interrupted", f"it hangs ({call.where})")
+def _require_end(check: CheckContext, call: Interrupted, words: str) -> None:
+    if not call.run(_bound_s(check)):
+        check.fail(f"{words} ends when it is interrupted", f"it hangs ({call.where})")
 
 
-def _bound_s(trial: Trial) -> float:
-    return _WAIT_S + (busy_timeout_ms_of(trial.stores.journal) or 0) / 1000
+def _bound_s(check: CheckContext) -> float:
+    return _WAIT_S + (busy_timeout_ms_of(check.stores.journal) or 0) / 1000
 
 
-def _soon(trial: Trial, call: Callable[[], _T], words: str) -> _T:
+def _soon(check: CheckContext, call: Callable[[], _T], words: str) -> _T:
     """Make a call on another thread, and have it end in time."""
     values: list[_T] = []
     errors: list[Exception] = []
@@ -105,20 +105,20 @@ def _soon(trial: Trial, call: Callable[[], _T], words: str) -> _T:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(_bound_s(trial))
+    thread.join(_bound_s(check))
     if thread.is_alive():
-        trial.fail(f"after an interrupt {words}", f"it waits for more than {_bound_s(trial):.1f} s")
+        check.fail(f"after an interrupt {words}", f"it waits for more than {_bound_s(check):.1f} s")
     if errors:
-        trial.fail(f"after an interrupt {words}", repr(errors[0]))
+        check.fail(f"after an interrupt {words}", repr(errors[0]))
     return values[0]
 
 
-def _go_on(trial: Trial) -> None:
+def _go_on(check: CheckContext) -> None:
     """Append to another run, as a neighbour who may have been in the same batch."""
-    run, journal = trial.run_id("neighbour"), trial.stores.journal
-    trial.knows(run)
+    run, journal = check.run_id("neighbour"), check.stores.journal
+    check.knows(run)
     found = journal.load(run)
-    added = record(found[-1].seq + 1 if found else 0, trial.mark())
+    added = record(found[-1].seq + 1 if found else 0, check.mark())
     try:
         journal.append(run, added)
     except (OutcomeUnknownError, StoreBusyError):
@@ -126,8 +126,8 @@ def _go_on(trial: Trial) -> None:
             journal.append(run, added)
 
 
-def _read(trial: Trial, run: str) -> RunState:
-    found = read_run(trial.stores, run, blobs=trial.has_blobs, journal=trial.has_journal)
+def _read(check: CheckContext, run: str) -> RunState:
+    found = read_run(check.stores, run, blobs=check.has_blobs, journal=check.has_journal)
     # Which epoch it is, and when it expires, is the store's affair.
     return found if found.lease is None else replace(found, lease=(found.lease[0], 0, 0))
 
@@ -135,22 +135,22 @@ def _read(trial: Trial, run: str) -> RunState:
 # --- what is interrupted ------------------------------------------------------------------------
 
 
-def _aims(trial: Trial) -> Iterator[tuple[str, Callable[[Trial, str], _Target]]]:
+def _aims(check: CheckContext) -> Iterator[tuple[str, Callable[[CheckContext, str], _Target]]]:
     yield "append", _at_append
     yield "put_meta", _at_row
     yield "delete", _at_deletion
-    if trial.has_blobs:
+    if check.has_blobs:
         yield "put", _at_blob
         yield "blob-delete", _at_blob_deletion
-    if trial.claims(Level.LEASABLE):
+    if check.claims(Level.LEASABLE):
         yield "leased-append", _at_leased_append
         yield "acquire", _at_grant
         yield "release", _at_release
 
 
-def _at_append(trial: Trial, run: str) -> _Target:
-    before, journal = _read(trial, run), trial.stores.journal
-    added = record(before.journal[-1][0] + 1 if before.journal else 0, trial.mark())
+def _at_append(check: CheckContext, run: str) -> _Target:
+    before, journal = _read(check, run), check.stores.journal
+    added = record(before.journal[-1][0] + 1 if before.journal else 0, check.mark())
     return _Target(
         "append",
         lambda: journal.append(run, added),
@@ -159,73 +159,73 @@ def _at_append(trial: Trial, run: str) -> _Target:
     )
 
 
-def _at_row(trial: Trial, run: str) -> _Target:
-    before, journal = _read(trial, run), trial.stores.journal
+def _at_row(check: CheckContext, run: str) -> _Target:
+    before, journal = _read(check, run), check.stores.journal
     meta = RunMeta(
-        run_id=run, status="ok", updated_at="2026-01-01T00:00:00.000Z", name=trial.mark()
+        run_id=run, status="ok", updated_at="2026-01-01T00:00:00.000Z", name=check.mark()
     )
     after = replace(before, row=encode_meta(meta))
     return _Target("put_meta", lambda: journal.put_meta(meta), before, after)
 
 
-def _filled(trial: Trial, run: str) -> RunState:
-    worker = trial.actor("worker")
+def _filled(check: CheckContext, run: str) -> RunState:
+    worker = check.actor("worker")
     worker.journal.delete(run)
     for seq in range(3):
         worker.append(run, seq)
     worker.put_meta(run)
-    if trial.claims(Level.LEASABLE):
+    if check.claims(Level.LEASABLE):
         worker.acquire(run)
-    return _read(trial, run)
+    return _read(check, run)
 
 
-def _at_deletion(trial: Trial, run: str) -> _Target:
-    before, journal = _filled(trial, run), trial.stores.journal
+def _at_deletion(check: CheckContext, run: str) -> _Target:
+    before, journal = _filled(check, run), check.stores.journal
     after = RunState(blobs=before.blobs)
     return _Target("delete", lambda: journal.delete(run), before, after)
 
 
-def _at_blob(trial: Trial, run: str) -> _Target:
-    before, blobs = _read(trial, run), trial.stores.transcripts
-    ref, blob = f"{run}/turn", trial.mark().encode()
+def _at_blob(check: CheckContext, run: str) -> _Target:
+    before, blobs = _read(check, run), check.stores.transcripts
+    ref, blob = f"{run}/turn", check.mark().encode()
     after = replace(before, blobs=((ref, blob),))
     return _Target("put", lambda: blobs.put(ref, blob), before, after)
 
 
-def _at_blob_deletion(trial: Trial, run: str) -> _Target:
-    ref, blobs = f"{run}/turn", trial.stores.transcripts
-    trial.actor("worker").put(ref)
-    before = _read(trial, run)
+def _at_blob_deletion(check: CheckContext, run: str) -> _Target:
+    ref, blobs = f"{run}/turn", check.stores.transcripts
+    check.actor("worker").put(ref)
+    before = _read(check, run)
     return _Target(
         "transcripts.delete", lambda: blobs.delete(ref), before, replace(before, blobs=())
     )
 
 
-def _leased(trial: Trial, run: str) -> Lease:
-    worker = trial.actor("worker")
+def _leased(check: CheckContext, run: str) -> Lease:
+    worker = check.actor("worker")
     worker.journal.delete(run)  # whatever lease an interrupted call has left
     return worker.acquire(run)
 
 
-def _at_leased_append(trial: Trial, run: str) -> _Target:
-    lease = _leased(trial, run)
-    before, journal, added = _read(trial, run), trial.actor("worker").journal, record(7, "x")
+def _at_leased_append(check: CheckContext, run: str) -> _Target:
+    lease = _leased(check, run)
+    before, journal, added = _read(check, run), check.actor("worker").journal, record(7, "x")
     after = replace(before, journal=((7, added.payload),))
     return _Target(
         "append under a lease", lambda: journal.append(run, added, lease=lease), before, after
     )
 
 
-def _at_grant(trial: Trial, run: str) -> _Target:
-    earlier = _leased(trial, run)
-    journal = trial.actor("worker").journal
-    after = _read(trial, run)
+def _at_grant(check: CheckContext, run: str) -> _Target:
+    earlier = _leased(check, run)
+    journal = check.actor("worker").journal
+    after = _read(check, run)
     journal.release(earlier)
-    before = _read(trial, run)
+    before = _read(check, run)
     return _Target("acquire", lambda: journal.acquire(run, "worker"), before, after)
 
 
-def _at_release(trial: Trial, run: str) -> _Target:
-    lease = _leased(trial, run)
-    before, journal = _read(trial, run), trial.actor("worker").journal
+def _at_release(check: CheckContext, run: str) -> _Target:
+    lease = _leased(check, run)
+    before, journal = _read(check, run), check.actor("worker").journal
     return _Target("release", lambda: journal.release(lease), before, replace(before, lease=None))

@@ -6,9 +6,9 @@ import json
 import threading
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.contract.clauses import Level, Reach, Section
+from rulvar.conformance.contract.clauses import Level, Section, Sharing
 from rulvar.conformance.harness.actors import record
-from rulvar.conformance.harness.interleave import Crossing, cross
+from rulvar.conformance.harness.interleave import Interleaving, interleave
 from rulvar.core.checks import MAX_INTEGER, MAX_PAYLOAD_BYTES
 from rulvar.core.errors import ConfigError, JournalOrderViolation
 from rulvar.core.records import JournalRecord, RunMeta
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rulvar.conformance.harness.actors import Actor
-    from rulvar.conformance.harness.check_context import Trial
+    from rulvar.conformance.harness.check_context import CheckContext
     from rulvar.conformance.harness.interleave import Ending
 
 __all__ = ["CLAUSES"]
@@ -26,11 +26,11 @@ CLAUSES = Section(level=Level.JOURNAL, source="A1, A2, A3, A4, A5")
 
 
 @CLAUSES.clause("A1-whole", "A reader never sees a part of a record.", source="A1")
-def _whole(trial: Trial) -> None:
-    run = trial.run_id()
-    trial.knows(run)
-    writer, reader = trial.actor("writer"), trial.actor("reader")
-    written = [record(seq, trial.mark(), filling=40_000 + seq) for seq in range(24)]
+def _whole(check: CheckContext) -> None:
+    run = check.run_id()
+    check.knows(run)
+    writer, reader = check.actor("writer"), check.actor("reader")
+    written = [record(seq, check.mark(), filling=40_000 + seq) for seq in range(24)]
     done = threading.Event()
 
     def write() -> None:
@@ -44,38 +44,38 @@ def _whole(trial: Trial) -> None:
         while True:
             last = done.is_set()
             for found, expected in zip(reader.journal.load(run), written, strict=False):
-                trial.require(found == expected, "every record that is read is whole", "a part")
+                check.require(found == expected, "every record that is read is whole", "a part")
             if last:
                 return
 
-    trial.together([write, read, read])
-    trial.equal("the journal", writer.load(run), tuple(written))
-    short = trial.run_id("short")
-    trial.actor("writer").append(short, 0)
-    cross(trial, lambda: _read_at_append(trial, short))
+    check.together([write, read, read])
+    check.equal("the journal", writer.load(run), tuple(written))
+    short = check.run_id("short")
+    check.actor("writer").append(short, 0)
+    interleave(check, lambda: _read_at_append(check, short))
 
 
-def _read_at_append(trial: Trial, run: str) -> Crossing:
-    journal, reader = trial.stores.journal, trial.another_handle().journal
+def _read_at_append(check: CheckContext, run: str) -> Interleaving:
+    journal, reader = check.stores.journal, check.another_handle().journal
     before = tuple(journal.load(run))
-    added = record(before[-1].seq + 1, trial.mark(), filling=300)
+    added = record(before[-1].seq + 1, check.mark(), filling=300)
 
     def judge(_: Ending, read: Ending, where: str) -> None:
         if read.error is not None:
-            trial.fail("the journal can be read", f"{read.words()} ({where})")
+            check.fail("the journal can be read", f"{read.words()} ({where})")
         whole = tuple(read.value) in {before, (*before, added)}  # type: ignore[arg-type]
-        trial.require(whole, "the journal with the record or without it", f"a part ({where})")
+        check.require(whole, "the journal with the record or without it", f"a part ({where})")
 
-    return Crossing(lambda: journal.append(run, added), lambda: reader.load(run), judge)
+    return Interleaving(lambda: journal.append(run, added), lambda: reader.load(run), judge)
 
 
 @CLAUSES.clause("A2-order", "A journal is loaded in the order of its appends.", source="A2")
-def _order(trial: Trial) -> None:
-    run = trial.run_id()
-    worker = trial.actor("worker")
-    trial.equal("the journal of an unknown run", worker.load(run), ())
+def _order(check: CheckContext) -> None:
+    run = check.run_id()
+    worker = check.actor("worker")
+    check.equal("the journal of an unknown run", worker.load(run), ())
     written = [worker.append(run, seq) for seq in (0, 1, 2, 9, 10, 11, 99, 100, 1000, 2**40)]
-    trial.equal("the journal", worker.load(run), tuple(written))
+    check.equal("the journal", worker.load(run), tuple(written))
 
 
 @CLAUSES.clause(
@@ -83,16 +83,16 @@ def _order(trial: Trial) -> None:
     "Two loads of a journal are equal, and belong to nobody.",
     source="A2",
 )
-def _same(trial: Trial) -> None:
-    run = trial.run_id()
-    worker = trial.actor("worker")
+def _same(check: CheckContext) -> None:
+    run = check.run_id()
+    worker = check.actor("worker")
     written = [worker.append(run, seq) for seq in range(5)]
     first = worker.journal.load(run)
     if isinstance(first, list):
         first.clear()  # a caller may do as it likes with what it got
-    trial.equal("the second load", worker.load(run), tuple(written))
+    check.equal("the second load", worker.load(run), tuple(written))
     for found in worker.load(run):
-        trial.equal("the type of a payload", type(found.payload).__name__, "bytes")
+        check.equal("the type of a payload", type(found.payload).__name__, "bytes")
 
 
 @CLAUSES.clause(
@@ -100,91 +100,93 @@ def _same(trial: Trial) -> None:
     "Appends of several runs at once end each in its own journal.",
     source="A2",
 )
-def _runs_apart(trial: Trial) -> None:
-    runs = [trial.run_id(f"run-{number}") for number in range(6)]
-    workers = [trial.actor(f"worker-{number}") for number in range(6)]
+def _runs_apart(check: CheckContext) -> None:
+    runs = [check.run_id(f"run-{number}") for number in range(6)]
+    workers = [check.actor(f"worker-{number}") for number in range(6)]
 
     def work(number: int) -> Callable[[], list[JournalRecord]]:
         return lambda: [workers[number].append(runs[number], seq) for seq in range(8)]
 
-    written = trial.together([work(number) for number in range(6)])
+    written = check.together([work(number) for number in range(6)])
     for run, mine in zip(runs, written, strict=True):
-        trial.equal(f"the journal of {run!r}", trial.actor("reader").load(run), tuple(mine))
-    cross(trial, lambda: _append_to_each(trial, runs[0], runs[1]), most=30)
+        check.equal(f"the journal of {run!r}", check.actor("reader").load(run), tuple(mine))
+    interleave(check, lambda: _append_to_each(check, runs[0], runs[1]), most=30)
 
 
-def _append_to_each(trial: Trial, one: str, other: str) -> Crossing:
-    journal = trial.stores.journal
+def _append_to_each(check: CheckContext, one: str, other: str) -> Interleaving:
+    journal = check.stores.journal
     seq = journal.load(one)[-1].seq + 1
-    mine, theirs = record(seq, trial.mark()), record(seq, trial.mark())
+    mine, theirs = record(seq, check.mark()), record(seq, check.mark())
 
     def judge(first: Ending, second: Ending, where: str) -> None:
         for run, added, ending in ((one, mine, first), (other, theirs, second)):
-            trial.require(ending.returned, f"the append to {run!r} lands", ending.words())
-            trial.equal(f"the end of {run!r} ({where})", tuple(journal.load(run)[-1:]), (added,))
+            check.require(ending.returned, f"the append to {run!r} lands", ending.words())
+            check.equal(f"the end of {run!r} ({where})", tuple(journal.load(run)[-1:]), (added,))
 
-    return Crossing(lambda: journal.append(one, mine), lambda: journal.append(other, theirs), judge)
+    return Interleaving(
+        lambda: journal.append(one, mine), lambda: journal.append(other, theirs), judge
+    )
 
 
 @CLAUSES.clause("A3-next-load", "When an append has returned, the next load has it.", source="A3")
-def _next_load(trial: Trial) -> None:
-    run = trial.run_id()
-    worker, reader = trial.actor("worker"), trial.actor("reader")
+def _next_load(check: CheckContext) -> None:
+    run = check.run_id()
+    worker, reader = check.actor("worker"), check.actor("reader")
     for seq in range(10):
         written = worker.append(run, seq)
         found = reader.load(run)
-        trial.require(found and found[-1] == written, f"seq {seq} is there", found[-1:])
+        check.require(found and found[-1] == written, f"seq {seq} is there", found[-1:])
 
 
 @CLAUSES.clause(
     "A3-other-handle",
     "What has returned on one handle is there on every other one at once.",
     source="A3",
-    reach=Reach.PROCESS,
+    sharing=Sharing.PROCESS,
 )
-def _other_handle(trial: Trial) -> None:
-    run = trial.run_id()
-    one, other = trial.actor("one"), trial.actor("other", trial.reopen())
-    quiet = trial.actor("quiet", trial.reopen())
+def _other_handle(check: CheckContext) -> None:
+    run = check.run_id()
+    one, other = check.actor("one"), check.actor("other", check.reopen())
+    quiet = check.actor("quiet", check.reopen())
     for seq in range(0, 12, 2):
         first = one.append(run, seq)
-        trial.equal("the other's last record", other.load(run)[-1:], (first,))
+        check.equal("the other's last record", other.load(run)[-1:], (first,))
         second = other.append(run, seq + 1)
-        trial.equal("the one's last record", one.load(run)[-1:], (second,))
+        check.equal("the one's last record", one.load(run)[-1:], (second,))
         meta = one.put_meta(run)
         for reader in (other, quiet):
             rows = [row for row in reader.journal.list_runs(None) if row.run_id == run]
-            trial.equal("the row that the other lists", rows, [meta])
+            check.equal("the row that the other lists", rows, [meta])
         # A handle that never writes may sit in an old view of everything.
-        trial.equal("what one that only reads loads", quiet.load(run)[-2:], (first, second))
-        if trial.has_blobs:
+        check.equal("what one that only reads loads", quiet.load(run)[-2:], (first, second))
+        if check.has_blobs:
             blob = one.put(f"{run}/turn")
-            trial.equal("the blob that it gets", quiet.get(f"{run}/turn"), blob)
+            check.equal("the blob that it gets", quiet.get(f"{run}/turn"), blob)
 
 
 @CLAUSES.clause(
     "A3-reopen",
     "Everything is there after the last handle was closed and the store opened again.",
     source="A3",
-    reach=Reach.PROCESS,
+    sharing=Sharing.PROCESS,
 )
-def _reopen(trial: Trial) -> None:
-    run, gone = trial.run_id(), trial.run_id("gone")
-    worker = trial.actor("worker")
+def _reopen(check: CheckContext) -> None:
+    run, gone = check.run_id(), check.run_id("gone")
+    worker = check.actor("worker")
     for seq in range(6):
         worker.append(run, seq)
     worker.put_meta(run)
     worker.append(gone, 0)
     worker.put_meta(gone)
-    if trial.has_blobs:
+    if check.has_blobs:
         worker.put(f"{run}/turn")
         worker.put(f"{run}/deep/er", b"")
-    if trial.claims(Level.LEASABLE):
+    if check.claims(Level.LEASABLE):
         worker.renew(worker.acquire(run))
     worker.delete(gone)
-    before = trial.snapshot()
-    trial.stores.close()
-    trial.equal("the state after reopening", trial.snapshot(trial.reopen()), before)
+    before = check.snapshot()
+    check.stores.close()
+    check.equal("the state after reopening", check.snapshot(check.reopen()), before)
 
 
 def _payloads() -> Iterator[tuple[int, bytes]]:
@@ -203,28 +205,28 @@ def _payloads() -> Iterator[tuple[int, bytes]]:
 
 
 @CLAUSES.clause("A4-bytes", "A payload comes back byte for byte.", source="A4")
-def _bytes(trial: Trial) -> None:
-    worker = trial.actor("worker")
-    for run, lease in trial.tenures(worker, Level.LEASABLE):
+def _bytes(check: CheckContext) -> None:
+    worker = check.actor("worker")
+    for run, lease in check.tenures(worker, Level.LEASABLE):
         for seq, data in _payloads():
             worker.append_record(run, JournalRecord(seq=seq, payload=data), lease=lease)
         found = worker.load(run)
-        trial.equal("the number of records", len(found), len(list(_payloads())))
+        check.equal("the number of records", len(found), len(list(_payloads())))
         for (seq, data), each in zip(_payloads(), found, strict=True):
-            trial.equal(f"the payload of seq {seq}", each.payload, data)
-            trial.equal("its seq", each.seq, seq)
+            check.equal(f"the payload of seq {seq}", each.payload, data)
+            check.equal("its seq", each.seq, seq)
 
 
 @CLAUSES.clause("A4-largest", "A payload may have 16 MiB, and no byte more.", source="A4")
-def _largest(trial: Trial) -> None:
-    worker = trial.actor("worker")
+def _largest(check: CheckContext) -> None:
+    worker = check.actor("worker")
     head, tail = b'{"seq":0,"filling":"', b'"}'
     data = head + b"x" * (MAX_PAYLOAD_BYTES - len(head) - len(tail)) + tail
     large, larger = (JournalRecord(seq=0, payload=each) for each in (data, data + b" "))
-    for run, lease in trial.tenures(worker, Level.LEASABLE):
+    for run, lease in check.tenures(worker, Level.LEASABLE):
         worker.raising(ConfigError).append_record(run, larger, lease=lease)
         worker.append_record(run, large, lease=lease)
-        trial.require(worker.journal.load(run)[0].payload == data, "all 16 MiB", "something else")
+        check.require(worker.journal.load(run)[0].payload == data, "all 16 MiB", "something else")
 
 
 def _wrong_records() -> Iterator[tuple[str, object]]:
@@ -269,9 +271,9 @@ def _wrong_records() -> Iterator[tuple[str, object]]:
     "A payload that is no JSON object with its seq is refused as ConfigError, and lands nowhere.",
     source="A4",
 )
-def _refused(trial: Trial) -> None:
-    run = trial.run_id()
-    worker = trial.actor("worker")
+def _refused(check: CheckContext) -> None:
+    run = check.run_id()
+    worker = check.actor("worker")
     worker.append(run, 0)
     for what, wrong in _wrong_records():
         strict = worker.raising(ConfigError)
@@ -288,9 +290,9 @@ def _refused(trial: Trial) -> None:
     "A seq that is not above the largest stored one is refused, and gaps are allowed.",
     source="A5",
 )
-def _guard(trial: Trial) -> None:
-    run = trial.run_id()
-    worker = trial.actor("worker")
+def _guard(check: CheckContext) -> None:
+    run = check.run_id()
+    worker = check.actor("worker")
     worker.append(run, 7)
     for tail, steps in ((7, (7, 0, 6)), (9, (9, 8)), (10, (9, 10)), (100, (99, 11, 9, 10))):
         if tail > 7:  # noqa: PLR2004 - the first one is there
@@ -307,14 +309,14 @@ def _guard(trial: Trial) -> None:
     "The first seq of a journal may be any, and another run's tail is no matter.",
     source="A5",
 )
-def _first(trial: Trial) -> None:
-    worker = trial.actor("worker")
+def _first(check: CheckContext) -> None:
+    worker = check.actor("worker")
     for name, seq in (("a", 1000), ("b", 3), ("c", 0), ("d", MAX_INTEGER)):
-        first = worker.append(trial.run_id(name), seq)
-        trial.equal(f"the journal of {name}", worker.load(trial.run_id(name)), (first,))
+        first = worker.append(check.run_id(name), seq)
+        check.equal(f"the journal of {name}", worker.load(check.run_id(name)), (first,))
     for name, seq in (("b", 4), ("c", 1), ("a", 1001)):
-        later = worker.append(trial.run_id(name), seq)
-        trial.equal(f"the end of {name}", worker.load(trial.run_id(name))[-1:], (later,))
+        later = worker.append(check.run_id(name), seq)
+        check.equal(f"the end of {name}", worker.load(check.run_id(name))[-1:], (later,))
 
 
 @CLAUSES.clause(
@@ -322,18 +324,18 @@ def _first(trial: Trial) -> None:
     "The refusal names the run, the seq offered, and the true tail if any.",
     source="A5",
 )
-def _error(trial: Trial) -> None:
-    run = trial.run_id()
-    worker = trial.actor("worker")
+def _error(check: CheckContext) -> None:
+    run = check.run_id()
+    worker = check.actor("worker")
     worker.append(run, 5)
     try:
-        worker.journal.append(run, record(3, trial.mark()))
+        worker.journal.append(run, record(3, check.mark()))
     except JournalOrderViolation as error:
-        trial.equal("the run of the error", error.run_id, run)
-        trial.equal("its seq", error.seq, 3)
-        trial.require(error.tail_seq in {None, 5}, "its tail is 5, or not known", error.tail_seq)
+        check.equal("the run of the error", error.run_id, run)
+        check.equal("its seq", error.seq, 3)
+        check.require(error.tail_seq in {None, 5}, "its tail is 5, or not known", error.tail_seq)
     else:
-        trial.fail("JournalOrderViolation", "it returned")
+        check.fail("JournalOrderViolation", "it returned")
 
 
 @CLAUSES.clause(
@@ -341,33 +343,33 @@ def _error(trial: Trial) -> None:
     "Of several appends of one seq at once exactly one lands, and it is the one that returned.",
     source="A5",
 )
-def _one_wins(trial: Trial) -> None:
-    run = trial.run_id()
-    trial.knows(run)
+def _one_wins(check: CheckContext) -> None:
+    run = check.run_id()
+    check.knows(run)
     for seq in range(10):
-        rivals = [record(seq, trial.mark()) for _ in range(6)]
-        won = trial.together([_try_append(trial.actor("rival"), run, each) for each in rivals])
-        trial.equal(f"how many appends of seq {seq} returned", won.count(True), 1)
+        rivals = [record(seq, check.mark()) for _ in range(6)]
+        won = check.together([_try_append(check.actor("rival"), run, each) for each in rivals])
+        check.equal(f"how many appends of seq {seq} returned", won.count(True), 1)
         winner = rivals[won.index(True)]
-        trial.equal("the last record", trial.actor("reader").load(run)[-1:], (winner,))
-    cross(trial, lambda: _append_the_same(trial, run))
+        check.equal("the last record", check.actor("reader").load(run)[-1:], (winner,))
+    interleave(check, lambda: _append_the_same(check, run))
 
 
-def _append_the_same(trial: Trial, run: str) -> Crossing:
-    one, other = trial.actor("one"), trial.actor("other", trial.another_handle())
+def _append_the_same(check: CheckContext, run: str) -> Interleaving:
+    one, other = check.actor("one"), check.actor("other", check.another_handle())
     before = tuple(one.journal.load(run))
-    mine = record(before[-1].seq + 1, trial.mark())
-    theirs = record(mine.seq, trial.mark())
+    mine = record(before[-1].seq + 1, check.mark())
+    theirs = record(mine.seq, check.mark())
 
     def judge(first: Ending, second: Ending, where: str) -> None:
         for ending in (first, second):
             refused = isinstance(ending.error, JournalOrderViolation)
-            trial.require(ending.returned or refused, "it lands or is refused", ending.words())
+            check.require(ending.returned or refused, "it lands or is refused", ending.words())
         won = [each for each, end in ((mine, first), (theirs, second)) if end.value is True]
-        trial.equal(f"how many appends of seq {mine.seq} returned ({where})", len(won), 1)
-        trial.equal("the journal", tuple(one.journal.load(run)), (*before, *won))
+        check.equal(f"how many appends of seq {mine.seq} returned ({where})", len(won), 1)
+        check.equal("the journal", tuple(one.journal.load(run)), (*before, *won))
 
-    return Crossing(_try_append(one, run, mine), _try_append(other, run, theirs), judge)
+    return Interleaving(_try_append(one, run, mine), _try_append(other, run, theirs), judge)
 
 
 def _try_append(actor: Actor, run_id: str, written: JournalRecord) -> Callable[[], bool]:
@@ -386,14 +388,14 @@ def _try_append(actor: Actor, run_id: str, written: JournalRecord) -> Callable[[
     "With many appenders of one run a journal only ever grows at its end, by what returned.",
     source="A2, A3, A5",
 )
-def _threads(trial: Trial) -> None:
-    run = trial.run_id()
-    trial.knows(run)
-    offered = [[record(seq, trial.mark()) for seq in range(n, 60, 5)] for n in range(5)]
+def _threads(check: CheckContext) -> None:
+    run = check.run_id()
+    check.knows(run)
+    offered = [[record(seq, check.mark()) for seq in range(n, 60, 5)] for n in range(5)]
     working = list(range(len(offered)))
 
     def write(number: int) -> Callable[[], list[JournalRecord]]:
-        actor = trial.actor("appender")
+        actor = check.actor("appender")
 
         def work() -> list[JournalRecord]:
             try:
@@ -406,15 +408,15 @@ def _threads(trial: Trial) -> None:
     def watch() -> list[JournalRecord]:
         before: tuple[JournalRecord, ...] = ()
         while working:
-            now = tuple(trial.stores.journal.load(run))
-            trial.require(now[: len(before)] == before, "what was loaded stays as it was", now[-3:])
+            now = tuple(check.stores.journal.load(run))
+            check.require(now[: len(before)] == before, "what was loaded stays as it was", now[-3:])
             before = now
         return []
 
-    landed = trial.together([*(write(number) for number in range(5)), watch])
-    found = trial.actor("reader").load(run)
+    landed = check.together([*(write(number) for number in range(5)), watch])
+    found = check.actor("reader").load(run)
     expected = sorted((each for mine in landed for each in mine), key=lambda each: each.seq)
-    trial.equal("what was loaded", found, tuple(expected))
+    check.equal("what was loaded", found, tuple(expected))
 
 
 @CLAUSES.clause(
@@ -423,17 +425,17 @@ def _threads(trial: Trial) -> None:
     source="JournalTail",
     capability="JournalTail",
 )
-def _tail(trial: Trial) -> None:
-    run = trial.run_id()
-    worker = trial.actor("worker")
+def _tail(check: CheckContext) -> None:
+    run = check.run_id()
+    worker = check.actor("worker")
     written = [worker.append(run, seq) for seq in (0, 1, 5, 9, 10, 100)]
     for after in (-1, 0, 1, 4, 5, 9, 10, 99, 100, MAX_INTEGER):
         for limit in (1, 2, 100):
             found = list(worker.journal.load_after(run, after, limit))
             expected = [each for each in written if each.seq > after][:limit]
-            trial.equal(f"load_after({after}, {limit})", found, expected)
-    unknown = list(worker.journal.load_after(trial.run_id("unknown"), -1, 5))
-    trial.equal("the tail of an unknown run", unknown, [])
+            check.equal(f"load_after({after}, {limit})", found, expected)
+    unknown = list(worker.journal.load_after(check.run_id("unknown"), -1, 5))
+    check.equal("the tail of an unknown run", unknown, [])
     for wrong in ((-2, 1), (0, 0), (0, -1), (True, 1), (0, 1.5)):
         worker.raising(ConfigError).call(
             f"load_after{wrong}",
@@ -447,16 +449,16 @@ def _tail(trial: Trial) -> None:
     source="RunInventory",
     capability="RunInventory",
 )
-def _inventory(trial: Trial) -> None:
-    worker = trial.actor("worker")
-    names = [trial.run_id(name) for name in ("entries", "row", "lease", "Blob", "\u00e9", "~")]
+def _inventory(check: CheckContext) -> None:
+    worker = check.actor("worker")
+    names = [check.run_id(name) for name in ("entries", "row", "lease", "Blob", "\u00e9", "~")]
     worker.append(names[0], 0)
     worker.put_row(RunMeta(run_id=names[1], status="ok", updated_at="2026-01-01T00:00:00.000Z"))
     expected = {names[0], names[1]}
-    if trial.claims(Level.LEASABLE):
+    if check.claims(Level.LEASABLE):
         worker.acquire(names[2])
         expected.add(names[2])
-    if trial.has_blobs:
+    if check.has_blobs:
         worker.put(f"{names[3]}/x")
         expected.add(names[3])
     worker.append(names[4], 0)
@@ -465,7 +467,7 @@ def _inventory(trial: Trial) -> None:
     expected.add(names[4])
     for limit in (1, 2, 1000):
         found = [each for each in _pages(worker, limit) if each in names]
-        trial.equal(f"the ids in pages of {limit}", found, sorted(expected))
+        check.equal(f"the ids in pages of {limit}", found, sorted(expected))
 
 
 def _pages(worker: Actor, limit: int) -> Iterator[str]:

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.contract.clauses import Level, Section
-from rulvar.conformance.harness.interleave import Crossing, cross
+from rulvar.conformance.harness.interleave import Interleaving, interleave
 from rulvar.core.errors import ConfigError, LeaseHeldError
 from rulvar.core.records import Lease, RunMeta
 
 if TYPE_CHECKING:
-    from rulvar.conformance.harness.check_context import Trial
+    from rulvar.conformance.harness.check_context import CheckContext
     from rulvar.conformance.harness.interleave import Ending
 
 __all__ = ["CLAUSES"]
@@ -25,29 +25,29 @@ CLAUSES = Section(level=Level.LEASABLE, source="LeaseAdmin, LeaseBatch, EpochFlo
     source="LeaseAdmin",
     capability="LeaseAdmin",
 )
-def _admin(trial: Trial) -> None:
-    worker = trial.actor("worker")
-    runs = [trial.run_id(name) for name in ("a", "B", "\u00e9", "c")]
+def _admin(check: CheckContext) -> None:
+    worker = check.actor("worker")
+    runs = [check.run_id(name) for name in ("a", "B", "\u00e9", "c")]
     leases = {run: worker.acquire(run) for run in runs}
-    free = trial.run_id("free")
-    trial.equal("the lease of a run without one", worker.journal.get_lease(free), None)
+    free = check.run_id("free")
+    check.equal("the lease of a run without one", worker.journal.get_lease(free), None)
     worker.release(worker.acquire(free))
     for run, lease in leases.items():
         info = worker.journal.get_lease(run)
         if info is None:
-            trial.fail(f"a lease row of {run!r}", "None")
-        trial.equal("its owner and epoch", (info.owner, info.epoch), (lease.owner, lease.epoch))
-        trial.equal("whether it is live", info.live, True)
+            check.fail(f"a lease row of {run!r}", "None")
+        check.equal("its owner and epoch", (info.owner, info.epoch), (lease.owner, lease.epoch))
+        check.equal("whether it is live", info.live, True)
     for limit in (1, 3, 1000):
         found, after = [], min(runs)[:-1]
         while True:
             page = list(worker.journal.list_leases(after, limit))
-            trial.require(len(page) <= limit, f"at most {limit}", len(page))
+            check.require(len(page) <= limit, f"at most {limit}", len(page))
             found += [info.run_id for info in page if info.run_id in leases and info.live]
             if len(page) < limit:
                 break
             after = page[-1].run_id
-        trial.equal(f"the runs in pages of {limit}", found, sorted(runs))
+        check.equal(f"the runs in pages of {limit}", found, sorted(runs))
     for wrong in ((None, 0), ("", 1), ("a/b", 1)):
         worker.raising(ConfigError).call(
             f"list_leases{wrong}",
@@ -61,22 +61,22 @@ def _admin(trial: Trial) -> None:
     source="LeaseAdmin",
     capability="LeaseAdmin",
 )
-def _seize(trial: Trial) -> None:
-    run = trial.run_id()
-    stalled, operator = trial.actor("stalled"), trial.actor("operator")
+def _seize(check: CheckContext) -> None:
+    run = check.run_id()
+    stalled, operator = check.actor("stalled"), check.actor("operator")
     dead = stalled.acquire(run)
     live = operator.seize(run)
-    trial.require(live.epoch > dead.epoch, "a higher epoch", live.epoch)
-    trial.equal("its run and owner", (live.run_id, live.owner), (run, "operator"))
+    check.require(live.epoch > dead.epoch, "a higher epoch", live.epoch)
+    check.equal("its run and owner", (live.run_id, live.owner), (run, "operator"))
     stalled.refused("superseded").append(run, 0, lease=dead)
     stalled.refused("superseded").renew(dead)
     stalled.refused("superseded").release(dead)
     operator.append(run, 0, lease=live)
     stalled.refused("held").acquire(run)
     again = operator.seize(run)
-    trial.require(again.epoch > live.epoch, "a higher epoch", again.epoch)
+    check.require(again.epoch > live.epoch, "a higher epoch", again.epoch)
     operator.refused("superseded").append(run, 1, lease=live)
-    fresh = trial.run_id("fresh")
+    fresh = check.run_id("fresh")
     operator.append(fresh, 0, lease=operator.seize(fresh))
 
 
@@ -87,13 +87,13 @@ def _seize(trial: Trial) -> None:
     capability="LeaseAdmin",
     timed=True,
 )
-def _seize_over(trial: Trial) -> None:
-    run, free, never = trial.run_id(), trial.run_id("free"), trial.run_id("never")
-    gone, first, second = trial.actor("gone"), trial.actor("first"), trial.actor("second")
+def _seize_over(check: CheckContext) -> None:
+    run, free, never = check.run_id(), check.run_id("free"), check.run_id("never")
+    gone, first, second = check.actor("gone"), check.actor("first"), check.actor("second")
     dead = gone.acquire(run)
     gone.append(run, 0, lease=dead)
     live = first.seize(run, over=dead)
-    trial.require(live.epoch > dead.epoch, "a higher epoch", live.epoch)
+    check.require(live.epoch > dead.epoch, "a higher epoch", live.epoch)
     gone.refused("superseded").append(run, 1, lease=dead)
     # The second has proved the same death, and must leave the first alone.
     second.refused("superseded").seize(run, over=dead)
@@ -106,9 +106,9 @@ def _seize_over(trial: Trial) -> None:
     second.refused("superseded").seize(free, over=ended)
     second.refused("superseded").seize(never, over=replace(ended, run_id=never))
     first.append(run, 2, lease=live)
-    trial.expire()
+    check.expire()
     later = second.seize(run, over=live)
-    trial.require(later.epoch > live.epoch, "a higher epoch", later.epoch)
+    check.require(later.epoch > live.epoch, "a higher epoch", later.epoch)
     second.append(run, 3, lease=later)
 
 
@@ -118,27 +118,27 @@ def _seize_over(trial: Trial) -> None:
     source="LeaseAdmin",
     capability="LeaseAdmin",
 )
-def _seize_over_meets(trial: Trial) -> None:
-    run = trial.run_id()
-    trial.knows(run)
-    cross(trial, lambda: _seize_the_same(trial, run))
+def _seize_over_meets(check: CheckContext) -> None:
+    run = check.run_id()
+    check.knows(run)
+    interleave(check, lambda: _seize_the_same(check, run))
 
 
-def _seize_the_same(trial: Trial, run: str) -> Crossing:
-    one, other = trial.actor("one"), trial.actor("other", trial.another_handle())
+def _seize_the_same(check: CheckContext, run: str) -> Interleaving:
+    one, other = check.actor("one"), check.actor("other", check.another_handle())
     dead = one.seize(run, "gone")
 
     def judge(first: Ending, second: Ending, where: str) -> None:
         for ending in (first, second):
             refused = isinstance(ending.error, LeaseHeldError)
-            trial.require(
+            check.require(
                 ending.returned or refused, f"it is granted or refused ({where})", ending.words()
             )
         won = [end.value for end in (first, second) if isinstance(end.value, Lease)]
-        trial.equal(f"how many were granted the run ({where})", len(won), 1)
+        check.equal(f"how many were granted the run ({where})", len(won), 1)
         one.renew(won[0])
 
-    return Crossing(
+    return Interleaving(
         lambda: one.journal.seize(run, "one", over=dead),
         lambda: other.journal.seize(run, "other", over=dead),
         judge,
@@ -152,21 +152,21 @@ def _seize_the_same(trial: Trial, run: str) -> Crossing:
     capability="LeaseBatch",
     timed=True,
 )
-def _batch(trial: Trial) -> None:
-    worker, other = trial.actor("worker"), trial.actor("other")
+def _batch(check: CheckContext) -> None:
+    worker, other = check.actor("worker"), check.actor("other")
     names = ("first", "taken", "second", "released", "third", "gone")
-    runs = {name: trial.run_id(name) for name in names}
+    runs = {name: check.run_id(name) for name in names}
     leases = {name: worker.acquire(run) for name, run in runs.items()}
-    trial.equal("what is refused of none", worker.renew_all(), [])
-    trial.equal("what is refused of live ones", worker.renew_all(*leases.values()), [])
+    check.equal("what is refused of none", worker.renew_all(), [])
+    check.equal("what is refused of live ones", worker.renew_all(*leases.values()), [])
     successor = other.take_over(leases["taken"])
     worker.release(leases["released"])
     worker.delete(runs["gone"])
     forged = replace(leases["third"], owner="another")
-    unknown = Lease(run_id=trial.run_id("never"), owner="x", epoch=1)
-    part = trial.lease_ttl_ms // 2
+    unknown = Lease(run_id=check.run_id("never"), owner="x", epoch=1)
+    part = check.lease_ttl_ms // 2
     for _ in range(3):
-        trial.pass_ms(part)
+        check.pass_ms(part)
         other.renew(successor)
         refused = worker.renew_all(*leases.values(), forged, unknown)
         expected = [
@@ -176,7 +176,7 @@ def _batch(trial: Trial) -> None:
             (forged, "unknown"),
             (unknown, "unknown"),
         ]
-        trial.equal("what is refused", refused, expected)
+        check.equal("what is refused", refused, expected)
     for name in ("first", "second", "third"):
         other.refused("held").acquire(runs[name])
         worker.append(runs[name], 0, lease=leases[name])
@@ -185,10 +185,10 @@ def _batch(trial: Trial) -> None:
         "renew_all(None among them)",
         lambda: worker.journal.renew_all([leases["first"], None]),  # type: ignore[list-item]
     )
-    trial.expire()
+    check.expire()
     late = [leases["first"], leases["second"]]
     refused = worker.renew_all(*late)
-    trial.equal("what is refused", refused, [(lease, "expired") for lease in late])
+    check.equal("what is refused", refused, [(lease, "expired") for lease in late])
     other.acquire(runs["first"])
 
 
@@ -198,15 +198,15 @@ def _batch(trial: Trial) -> None:
     source="One unit",
     capability="LeaseBatch",
 )
-def _batch_atomic(trial: Trial) -> None:
-    cross(trial, lambda: _renew_and_take(trial))
+def _batch_atomic(check: CheckContext) -> None:
+    interleave(check, lambda: _renew_and_take(check))
 
 
-def _renew_and_take(trial: Trial) -> Crossing:
-    run, beside = trial.run_id(), trial.run_id("beside")
-    trial.knows(run)
-    trial.knows(beside)
-    worker, other = trial.actor("worker"), trial.actor("other", trial.another_handle())
+def _renew_and_take(check: CheckContext) -> Interleaving:
+    run, beside = check.run_id(), check.run_id("beside")
+    check.knows(run)
+    check.knows(beside)
+    worker, other = check.actor("worker"), check.actor("other", check.another_handle())
     worker.journal.delete(run)
     worker.journal.delete(beside)
     leases = [worker.acquire(run), worker.acquire(beside)]
@@ -217,14 +217,14 @@ def _renew_and_take(trial: Trial) -> Crossing:
 
     def judge(renewed: Ending, taken: Ending, where: str) -> None:
         for ending in (renewed, taken):
-            trial.require(ending.returned, f"it returns ({where})", ending.words())
+            check.require(ending.returned, f"it returns ({where})", ending.words())
         live = taken.value
         if isinstance(live, Lease):
             # A renewal that wrote what it had checked before would have ended the successor.
             other.renew(live)
         worker.renew(leases[1])
 
-    return Crossing(lambda: worker.journal.renew_all(leases), take, judge)
+    return Interleaving(lambda: worker.journal.renew_all(leases), take, judge)
 
 
 @CLAUSES.clause(
@@ -233,9 +233,9 @@ def _renew_and_take(trial: Trial) -> Crossing:
     source="EpochFloor",
     capability="EpochFloor",
 )
-def _floor(trial: Trial) -> None:
-    run = trial.run_id()
-    worker = trial.actor("worker")
+def _floor(check: CheckContext) -> None:
+    run = check.run_id()
+    worker = check.actor("worker")
     lease = worker.acquire(run)
     floor = lease.epoch + 1000
     row = RunMeta(run_id=run, status="running", updated_at="2026-01-02T03:04:05.678Z")
@@ -245,16 +245,16 @@ def _floor(trial: Trial) -> None:
     forged = replace(lease, epoch=floor)
     worker.refused("released").append(run, 0, lease=forged)
     rows = worker.call("list_runs()", worker.journal.list_runs)
-    trial.equal("the row", [each for each in rows if each.run_id == run], [row])
+    check.equal("the row", [each for each in rows if each.run_id == run], [row])
     later = worker.acquire(run)
-    trial.require(later.epoch > floor, f"an epoch above {floor}", later.epoch)
+    check.require(later.epoch > floor, f"an epoch above {floor}", later.epoch)
     worker.call(f"raise_epoch({run!r}, 1)", lambda: worker.journal.raise_epoch(run, 1))
     worker.refused("released").append(run, 0, lease=later)
     last = worker.acquire(run)
-    trial.require(last.epoch > later.epoch, "the floor never sinks", last.epoch)
-    fresh = trial.run_id("fresh")
+    check.require(last.epoch > later.epoch, "the floor never sinks", last.epoch)
+    fresh = check.run_id("fresh")
     worker.call("raise_epoch(5)", lambda: worker.journal.raise_epoch(fresh, 5))
-    trial.require(worker.acquire(fresh).epoch > 5, "an epoch above 5", "less")  # noqa: PLR2004
+    check.require(worker.acquire(fresh).epoch > 5, "an epoch above 5", "less")  # noqa: PLR2004
     for wrong in (-1, 2**53, True, 1.5, None):
         worker.raising(ConfigError).call(
             f"raise_epoch({wrong!r})",
@@ -269,14 +269,14 @@ def _floor(trial: Trial) -> None:
     capability="LeaseRevival",
     timed=True,
 )
-def _revive(trial: Trial) -> None:
-    run = trial.run_id()
-    worker, other = trial.actor("worker"), trial.actor("other")
+def _revive(check: CheckContext) -> None:
+    run = check.run_id()
+    worker, other = check.actor("worker"), check.actor("other")
     lease = worker.acquire(run)
     worker.append(run, 0, lease=lease)
-    trial.expire()
+    check.expire()
     later = worker.revive(lease)
-    trial.equal("the lease", later, replace(lease, epoch=lease.epoch + 1))
+    check.equal("the lease", later, replace(lease, epoch=lease.epoch + 1))
     worker.append(run, 1, lease=later)
     other.refused("held").acquire(run)
     worker.refused("superseded").revive(lease)
@@ -290,22 +290,22 @@ def _revive(trial: Trial) -> None:
     capability="LeaseRevival",
     timed=True,
 )
-def _revive_refused(trial: Trial) -> None:
-    run, free, gone = trial.run_id(), trial.run_id("free"), trial.run_id("gone")
-    worker, other = trial.actor("worker"), trial.actor("other")
+def _revive_refused(check: CheckContext) -> None:
+    run, free, gone = check.run_id(), check.run_id("free"), check.run_id("gone")
+    worker, other = check.actor("worker"), check.actor("other")
     taken = worker.acquire(run)
     released = worker.acquire(free)
     worker.release(released)
     deleted = worker.acquire(gone)
     worker.delete(gone)
-    trial.expire()
+    check.expire()
     live = other.acquire(run)
     worker.refused("superseded").revive(taken)
     worker.refused("released").revive(released)
     worker.refused("released").revive(deleted)
     worker.refused("unknown").revive(replace(live, owner="worker"))
     worker.refused("unknown").revive(replace(live, epoch=live.epoch + 1))
-    worker.refused("unknown").revive(Lease(run_id=trial.run_id("never"), owner="x", epoch=1))
+    worker.refused("unknown").revive(Lease(run_id=check.run_id("never"), owner="x", epoch=1))
     other.refused("held").revive(live)
     other.append(run, 0, lease=live)
 
@@ -316,28 +316,28 @@ def _revive_refused(trial: Trial) -> None:
     source="LeaseAdmin",
     capability="LeaseAdmin",
 )
-def _grants_meet(trial: Trial) -> None:
-    run = trial.run_id()
-    trial.knows(run)
-    cross(trial, lambda: _seize_both(trial, run))
+def _grants_meet(check: CheckContext) -> None:
+    run = check.run_id()
+    check.knows(run)
+    interleave(check, lambda: _seize_both(check, run))
 
 
-def _seize_both(trial: Trial, run: str) -> Crossing:
-    one, other = trial.actor("one"), trial.actor("other", trial.another_handle())
+def _seize_both(check: CheckContext, run: str) -> Interleaving:
+    one, other = check.actor("one"), check.actor("other", check.another_handle())
     found = one.journal.load(run)
     seq = found[-1].seq + 1 if found else 0
 
     def judge(first: Ending, second: Ending, where: str) -> None:
         for ending in (first, second):
-            trial.require(ending.returned, f"it is granted ({where})", ending.words())
+            check.require(ending.returned, f"it is granted ({where})", ending.words())
         granted = [end.value for end in (first, second) if isinstance(end.value, Lease)]
         epochs = sorted(lease.epoch for lease in granted)
-        trial.equal(f"how many epochs were granted ({where})", len(set(epochs)), 2)
+        check.equal(f"how many epochs were granted ({where})", len(set(epochs)), 2)
         lower, higher = sorted(granted, key=lambda lease: lease.epoch)
         one.refused("superseded").append(run, seq, lease=lower)
         one.append(run, seq, lease=higher)
 
-    return Crossing(
+    return Interleaving(
         lambda: one.journal.seize(run, "one"), lambda: other.journal.seize(run, "other"), judge
     )
 
@@ -349,28 +349,28 @@ def _seize_both(trial: Trial, run: str) -> Crossing:
     capability="LeaseRevival",
     timed=True,
 )
-def _revive_meets(trial: Trial) -> None:
-    run = trial.run_id()
-    trial.knows(run)
-    cross(trial, lambda: _revive_and_acquire(trial, run), most=4 if trial.waits else 40)
+def _revive_meets(check: CheckContext) -> None:
+    run = check.run_id()
+    check.knows(run)
+    interleave(check, lambda: _revive_and_acquire(check, run), most=4 if check.waits else 40)
 
 
-def _revive_and_acquire(trial: Trial, run: str) -> Crossing:
-    worker, other = trial.actor("worker"), trial.actor("other", trial.another_handle())
+def _revive_and_acquire(check: CheckContext, run: str) -> Interleaving:
+    worker, other = check.actor("worker"), check.actor("other", check.another_handle())
     worker.journal.delete(run)
     lease = worker.acquire(run)
-    trial.expire()
+    check.expire()
 
     def judge(first: Ending, second: Ending, where: str) -> None:
         for ending in (first, second):
             refused = isinstance(ending.error, LeaseHeldError)
-            trial.require(
+            check.require(
                 ending.returned or refused, f"it is granted or refused ({where})", ending.words()
             )
         won = [end.value for end in (first, second) if isinstance(end.value, Lease)]
-        trial.equal(f"how many were granted the run ({where})", len(won), 1)
+        check.equal(f"how many were granted the run ({where})", len(won), 1)
         worker.append(run, 0, lease=won[0])
 
-    return Crossing(
+    return Interleaving(
         lambda: worker.journal.revive(lease), lambda: other.journal.acquire(run, "other"), judge
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from rulvar.conformance.contract.clauses import Level, Section
-from rulvar.conformance.harness.interleave import Crossing, cross
+from rulvar.conformance.harness.interleave import Interleaving, interleave
 from rulvar.core.errors import ConfigError
 from rulvar.core.filters import matches
 from rulvar.core.records import RUN_STATUSES, Blocked, JsonMembers, RunFilter, RunMeta
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rulvar.conformance.harness.actors import Actor
-    from rulvar.conformance.harness.check_context import Trial
+    from rulvar.conformance.harness.check_context import CheckContext
     from rulvar.conformance.harness.interleave import Ending
 
 __all__ = ["CLAUSES"]
@@ -56,21 +56,21 @@ def _full(run_id: str) -> RunMeta:
     )
 
 
-def _mine(trial: Trial, run_filter: RunFilter | None = None) -> list[RunMeta]:
+def _mine(check: CheckContext, run_filter: RunFilter | None = None) -> list[RunMeta]:
     """List and keep the rows of this trial alone: others may share the place."""
-    actor = trial.actor("lister")
+    actor = check.actor("lister")
     rows = actor.call(f"list_runs({run_filter})", lambda: actor.journal.list_runs(run_filter))
-    return [row for row in rows if row.run_id in trial.known]
+    return [row for row in rows if row.run_id in check.known]
 
 
-def _read(trial: Trial, run_id: str) -> RunMeta | None:
-    return next((row for row in _mine(trial) if row.run_id == run_id), None)
+def _read(check: CheckContext, run_id: str) -> RunMeta | None:
+    return next((row for row in _mine(check) if row.run_id == run_id), None)
 
 
 @CLAUSES.clause("M1-fields", "Every field of a row comes back.", source="M1")
-def _fields(trial: Trial) -> None:
-    worker = trial.actor("worker")
-    for run, lease in trial.tenures(worker, Level.FENCED):
+def _fields(check: CheckContext) -> None:
+    worker = check.actor("worker")
+    for run, lease in check.tenures(worker, Level.FENCED):
         for meta in (
             _full(run),
             _row(run),
@@ -79,7 +79,7 @@ def _fields(trial: Trial) -> None:
             _row(run, "a status of tomorrow"),
         ):
             worker.put_row(meta, lease=lease)
-            trial.equal("the row", _read(trial, run), meta)
+            check.equal("the row", _read(check, run), meta)
 
 
 @CLAUSES.clause(
@@ -87,8 +87,8 @@ def _fields(trial: Trial) -> None:
     "Fields that nobody knows come back as their own JSON text.",
     source="M1",
 )
-def _unknown(trial: Trial) -> None:
-    worker = trial.actor("worker")
+def _unknown(check: CheckContext) -> None:
+    worker = check.actor("worker")
     extra = JsonMembers(
         {
             "futureField": '{"b": 1, "a" : [1.0, 1e2, -0, 12345678901234567890]}',
@@ -99,25 +99,25 @@ def _unknown(trial: Trial) -> None:
             "aa": "true",
         }
     )
-    for run, lease in trial.tenures(worker, Level.FENCED):
+    for run, lease in check.tenures(worker, Level.FENCED):
         meta = replace(_full(run), segments=None, extra=extra)
         worker.put_row(meta, lease=lease)
-        found = _read(trial, run)
-        trial.equal("the row", found, meta)
+        found = _read(check, run)
+        check.equal("the row", found, meta)
         if found is not None:
-            trial.equal("the unknown members", list(found.extra.items()), list(extra.items()))
+            check.equal("the unknown members", list(found.extra.items()), list(extra.items()))
 
 
 @CLAUSES.clause("M1-largest", "A row may have 64 KiB and a run 64 tags, and no more.", source="M1")
-def _largest(trial: Trial) -> None:
-    run = trial.run_id()
-    worker = trial.actor("worker")
+def _largest(check: CheckContext) -> None:
+    run = check.run_id()
+    worker = check.actor("worker")
     many = tuple(f"tag-{number}" for number in range(64))
     worker.put_row(_row(run, tags=many))
-    trial.equal("the row", _read(trial, run), _row(run, tags=many))
+    check.equal("the row", _read(check, run), _row(run, tags=many))
     large = _row(run, extra=JsonMembers({"x": f'"{"y" * 60_000}"'}))
     worker.put_row(large)
-    trial.equal("the row", _read(trial, run), large)
+    check.equal("the row", _read(check, run), large)
     strict = worker.raising(ConfigError)
     strict.put_row(_row(run, tags=(*many, "one more")))
     strict.put_row(_row(run, extra=JsonMembers({"x": f'"{"y" * 70_000}"'})))
@@ -128,9 +128,9 @@ def _largest(trial: Trial) -> None:
     "A malformed row is refused as ConfigError, and changes nothing.",
     source="M1",
 )
-def _refused(trial: Trial) -> None:
-    run = trial.run_id()
-    worker = trial.actor("worker")
+def _refused(check: CheckContext) -> None:
+    run = check.run_id()
+    worker = check.actor("worker")
     worker.put_row(_full(run))
     strict = worker.raising(ConfigError)
     wrong: dict[str, tuple[object, ...]] = {
@@ -157,13 +157,13 @@ def _refused(trial: Trial) -> None:
 
 
 @CLAUSES.clause("M2-replace", "A row replaces the one before as a whole.", source="M2")
-def _replace(trial: Trial) -> None:
-    worker = trial.actor("worker")
-    for number, (run, lease) in enumerate(trial.tenures(worker, Level.FENCED), 1):
+def _replace(check: CheckContext) -> None:
+    worker = check.actor("worker")
+    for number, (run, lease) in enumerate(check.tenures(worker, Level.FENCED), 1):
         worker.put_row(replace(_full(run), extra=JsonMembers({"future": "1"})), lease=lease)
         worker.put_row(_row(run, "ok"), lease=lease)
-        trial.equal("the row", _read(trial, run), _row(run, "ok"))
-        trial.equal("how many rows there are", len(_mine(trial)), number)
+        check.equal("the row", _read(check, run), _row(run, "ok"))
+        check.equal("how many rows there are", len(_mine(check)), number)
 
 
 @CLAUSES.clause(
@@ -171,35 +171,35 @@ def _replace(trial: Trial) -> None:
     "With several writers of one row the row is one of theirs, whole.",
     source="M2",
 )
-def _last(trial: Trial) -> None:
-    run = trial.run_id()
+def _last(check: CheckContext) -> None:
+    run = check.run_id()
     for _ in range(5):
         rows = [
-            _row(run, status, name=trial.mark(), genesis=trial.mark(), tags=(status,))
+            _row(run, status, name=check.mark(), genesis=check.mark(), tags=(status,))
             for status in RUN_STATUSES
         ]
-        trial.together([_putting(trial.actor("writer"), each) for each in rows])
-        trial.require(_read(trial, run) in rows, "one of the rows that were put", _read(trial, run))
-    cross(trial, lambda: _put_both(trial, run))
+        check.together([_putting(check.actor("writer"), each) for each in rows])
+        check.require(_read(check, run) in rows, "one of the rows that were put", _read(check, run))
+    interleave(check, lambda: _put_both(check, run))
 
 
-def _two_rows(trial: Trial, run: str) -> tuple[RunMeta, RunMeta]:
-    one = replace(_full(run), name=trial.mark(), genesis=trial.mark(), tags=("one",))
-    other = _row(run, "ok", workflow_hash=trial.mark(), segments=1, tags=("other", "two"))
+def _two_rows(check: CheckContext, run: str) -> tuple[RunMeta, RunMeta]:
+    one = replace(_full(run), name=check.mark(), genesis=check.mark(), tags=("one",))
+    other = _row(run, "ok", workflow_hash=check.mark(), segments=1, tags=("other", "two"))
     return one, other
 
 
-def _put_both(trial: Trial, run: str) -> Crossing:
-    one, other = trial.stores.journal, trial.another_handle().journal
-    mine, theirs = _two_rows(trial, run)
+def _put_both(check: CheckContext, run: str) -> Interleaving:
+    one, other = check.stores.journal, check.another_handle().journal
+    mine, theirs = _two_rows(check, run)
 
     def judge(first: Ending, second: Ending, where: str) -> None:
         for ending in (first, second):
-            trial.require(ending.returned, "the row lands", ending.words())
-        found = _read(trial, run)
-        trial.require(found in {mine, theirs}, f"one of the two rows, whole ({where})", found)
+            check.require(ending.returned, "the row lands", ending.words())
+        found = _read(check, run)
+        check.require(found in {mine, theirs}, f"one of the two rows, whole ({where})", found)
 
-    return Crossing(lambda: one.put_meta(mine), lambda: other.put_meta(theirs), judge)
+    return Interleaving(lambda: one.put_meta(mine), lambda: other.put_meta(theirs), judge)
 
 
 @CLAUSES.clause(
@@ -207,27 +207,27 @@ def _put_both(trial: Trial, run: str) -> Crossing:
     "A reader sees the row before or the row after, never a mixture and never none.",
     source="M2",
 )
-def _row_whole(trial: Trial) -> None:
-    run = trial.run_id()
-    trial.actor("worker").put_row(_full(run))
-    cross(trial, lambda: _read_at_put(trial, run))
+def _row_whole(check: CheckContext) -> None:
+    run = check.run_id()
+    check.actor("worker").put_row(_full(run))
+    interleave(check, lambda: _read_at_put(check, run))
 
 
-def _read_at_put(trial: Trial, run: str) -> Crossing:
-    journal, reader = trial.stores.journal, trial.another_handle().journal
-    before = _read(trial, run)
-    one, other = _two_rows(trial, run)
+def _read_at_put(check: CheckContext, run: str) -> Interleaving:
+    journal, reader = check.stores.journal, check.another_handle().journal
+    before = _read(check, run)
+    one, other = _two_rows(check, run)
     after = one if before is not None and before.tags == other.tags else other
 
     def judge(put: Ending, read: Ending, where: str) -> None:
         for ending in (put, read):
-            trial.require(ending.returned, "the call returns", ending.words())
+            check.require(ending.returned, "the call returns", ending.words())
         found = [row for row in cast("Sequence[RunMeta]", read.value) if row.run_id == run]
-        trial.require(
+        check.require(
             found in ([before], [after]), f"the row before or the row after ({where})", found
         )
 
-    return Crossing(lambda: journal.put_meta(after), lambda: reader.list_runs(None), judge)
+    return Interleaving(lambda: journal.put_meta(after), lambda: reader.list_runs(None), judge)
 
 
 def _putting(actor: Actor, meta: RunMeta) -> Callable[[], None]:
@@ -235,18 +235,18 @@ def _putting(actor: Actor, meta: RunMeta) -> Callable[[], None]:
 
 
 @CLAUSES.clause("M2-order", "Rows are listed by the UTF-8 bytes of their run ids.", source="M2")
-def _order(trial: Trial) -> None:
-    worker = trial.actor("worker")
+def _order(check: CheckContext) -> None:
+    worker = check.actor("worker")
     endings = ("b", "a", "B", "a.b", "a-b", "a b", "10", "9", "\u00e9", "z", "\uffee", "\U0001f600")
-    runs = [trial.run_id(ending) for ending in endings]
+    runs = [check.run_id(ending) for ending in endings]
     for run in runs:
         worker.put_row(_row(run))
-    found = [row.run_id for row in _mine(trial)]
-    trial.equal("the order", found, sorted(runs, key=lambda run: run.encode()))
+    found = [row.run_id for row in _mine(check)]
+    check.equal("the order", found, sorted(runs, key=lambda run: run.encode()))
 
 
-def _population(trial: Trial) -> list[RunMeta]:
-    worker = trial.actor("worker")
+def _population(check: CheckContext) -> list[RunMeta]:
+    worker = check.actor("worker")
     names = (None, "n", "N", "n_", "n%", "nn", "n n", "")
     tags: tuple[tuple[str, ...], ...] = (
         (),
@@ -263,7 +263,7 @@ def _population(trial: Trial) -> list[RunMeta]:
     rows = []
     for number in range(40):
         row = _row(
-            trial.run_id(f"{number:02d}"),
+            check.run_id(f"{number:02d}"),
             RUN_STATUSES[number % len(RUN_STATUSES)],
             name=names[number % len(names)],
             tags=tags[number % len(tags)],
@@ -294,12 +294,12 @@ def _filters() -> Iterator[RunFilter]:
     "A filter finds exactly the rows that meet all of its conditions.",
     source="M2",
 )
-def _filter(trial: Trial) -> None:
-    rows = _population(trial)
-    trial.equal("all rows", _mine(trial), rows)
+def _filter(check: CheckContext) -> None:
+    rows = _population(check)
+    check.equal("all rows", _mine(check), rows)
     for wanted in _filters():
         expected = [row for row in rows if matches(row, wanted)]
-        trial.equal(f"list_runs({wanted})"[:200], _mine(trial, wanted), expected)
+        check.equal(f"list_runs({wanted})"[:200], _mine(check, wanted), expected)
 
 
 @CLAUSES.clause(
@@ -307,8 +307,8 @@ def _filter(trial: Trial) -> None:
     "Pages of any size together are the whole listing, filtered before they are cut.",
     source="M2",
 )
-def _pages(trial: Trial) -> None:
-    rows = _population(trial)
+def _pages(check: CheckContext) -> None:
+    rows = _population(check)
     for conditions in (
         RunFilter(),
         RunFilter(statuses=("ok",)),
@@ -319,26 +319,26 @@ def _pages(trial: Trial) -> None:
         RunFilter(name="n", tags=("a",)),
     ):
         for limit in (1, 3, 7, 1000):
-            found = list(_walk(trial, replace(conditions, limit=limit)))
+            found = list(_walk(check, replace(conditions, limit=limit)))
             expected = [row for row in rows if matches(row, conditions)]
-            trial.equal(f"the pages of {limit} for {conditions}", found, expected)
+            check.equal(f"the pages of {limit} for {conditions}", found, expected)
 
 
 def _walk(
-    trial: Trial, wanted: RunFilter, between: Callable[[], None] | None = None
+    check: CheckContext, wanted: RunFilter, between: Callable[[], None] | None = None
 ) -> Iterator[RunMeta]:
-    journal = trial.actor("pager").journal
+    journal = check.actor("pager").journal
     # Begin just before the trial's own runs: the place may hold others.
-    after: str | None = min(trial.known)[:-1]
-    last = max(trial.known)
+    after: str | None = min(check.known)[:-1]
+    last = max(check.known)
     while True:
         page = list(journal.list_runs(replace(wanted, after_run_id=after)))
         limit = wanted.limit or 0
-        trial.require(len(page) <= limit, f"at most {limit} rows", f"{len(page)} rows")
-        yield from (row for row in page if row.run_id in trial.known)
+        check.require(len(page) <= limit, f"at most {limit} rows", f"{len(page)} rows")
+        yield from (row for row in page if row.run_id in check.known)
         if len(page) < limit or page[-1].run_id > last:
             return
-        trial.require(after is None or page[-1].run_id > after, "a page moves on", page[-1].run_id)
+        check.require(after is None or page[-1].run_id > after, "a page moves on", page[-1].run_id)
         after = page[-1].run_id
         if between is not None:
             between()
@@ -349,9 +349,9 @@ def _walk(
     "Pages stay complete while rows before and after the cursor come, change and go.",
     source="M2",
 )
-def _pages_move(trial: Trial) -> None:
-    rows = _population(trial)
-    worker = trial.actor("busy")
+def _pages_move(check: CheckContext) -> None:
+    rows = _population(check)
+    worker = check.actor("busy")
     gone = iter([rows[0].run_id, rows[1].run_id, rows[2].run_id])
     step = iter(range(1000))
 
@@ -360,19 +360,19 @@ def _pages_move(trial: Trial) -> None:
         run = next(gone, None)
         if run is not None:
             worker.delete(run)
-        worker.put_row(_row(trial.run_id(f"00-new-{number}")))
+        worker.put_row(_row(check.run_id(f"00-new-{number}")))
         worker.put_row(replace(rows[-1], updated_at=f"2026-01-01T00:00:{number:02d}.000Z"))
 
-    found = [row.run_id for row in _walk(trial, RunFilter(limit=4), between)]
+    found = [row.run_id for row in _walk(check, RunFilter(limit=4), between)]
     stayed = [row.run_id for row in rows[3:]]
     seen = [run for run in found if run in stayed]
-    trial.equal("the rows that were there all the time, once each", seen, stayed)
+    check.equal("the rows that were there all the time, once each", seen, stayed)
 
 
 @CLAUSES.clause("M2-filter-refused", "A malformed filter is refused as ConfigError.", source="M2")
-def _filter_refused(trial: Trial) -> None:
-    worker = trial.actor("worker")
-    worker.put_row(_row(trial.run_id()))
+def _filter_refused(check: CheckContext) -> None:
+    worker = check.actor("worker")
+    worker.put_row(_row(check.run_id()))
     strict = worker.raising(ConfigError)
     for wrong in (
         "ok",
@@ -399,14 +399,14 @@ def _filter_refused(trial: Trial) -> None:
     source="MetaLookup",
     capability="MetaLookup",
 )
-def _lookup(trial: Trial) -> None:
-    run = trial.run_id()
-    worker = trial.actor("worker")
-    trial.equal("the row of an unknown run", worker.journal.get_meta(run), None)
+def _lookup(check: CheckContext) -> None:
+    run = check.run_id()
+    worker = check.actor("worker")
+    check.equal("the row of an unknown run", worker.journal.get_meta(run), None)
     worker.append(run, 0)
-    trial.equal("the row of a run without one", worker.journal.get_meta(run), None)
+    check.equal("the row of a run without one", worker.journal.get_meta(run), None)
     for meta in (_full(run), _row(run, extra=JsonMembers({"x": "[1]"}))):
         worker.put_row(meta)
-        trial.equal("the row", worker.journal.get_meta(run), meta)
+        check.equal("the row", worker.journal.get_meta(run), meta)
     for neighbour in (run + "x", run[:-1], run.upper(), run + "%"):
-        trial.equal(f"the row of {neighbour!r}", worker.journal.get_meta(neighbour), None)
+        check.equal(f"the row of {neighbour!r}", worker.journal.get_meta(neighbour), None)
