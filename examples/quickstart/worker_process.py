@@ -168,12 +168,12 @@ async def follow(stores: FencedStores, options: argparse.Namespace) -> None:
     async with Engine(
         stores, [workflow.count_files], owner=options.owner, observer=observe
     ) as engine:
-        worker = Worker(engine, concurrency=1, poll_interval_ms=50, on_result=done)
+        worker = Worker(engine, concurrency=1, poll_interval=0.05, on_result=done)
 
         def orphaned() -> None:
             loop.remove_reader(sys.stdin.fileno())
             alone.set()
-            worker.stop(grace_ms=0)
+            worker.stop(grace=0)
 
         # The quickstart never writes here: that it reads as something means that it is gone.
         alone = asyncio.Event()

@@ -165,7 +165,7 @@ CASES: dict[str, Callable[[Context], Awaitable[object]]] = {
 async def main() -> dict[str, object]:
     flow = workflow(name="flow")(CASES[CASE])
     with open_stores(f"sqlite:///{DATABASE}?lease_ttl_ms=2000") as stores:
-        async with Engine(stores, [flow, child], linger_ms=0) as engine:
+        async with Engine(stores, [flow, child], suspend_after=0) as engine:
             try:
                 if "--answer" in sys.argv:
                     await engine.resolve("r", "go")

@@ -29,7 +29,7 @@ async def act(stores: StorePair, role: str) -> None:
         elif role == "prune":
             await engine.prune_run("r")
         else:
-            await engine.apply_retention(RetentionPolicy(older_than_ms=0))
+            await engine.apply_retention(RetentionPolicy(older_than=0))
 
 
 def main() -> None:

@@ -46,7 +46,7 @@ async def finish(store: SqliteStore, role: str, hide: tuple[str, ...]) -> None:
         elif role == "prune":
             await engine.prune_run("r")
         else:
-            await engine.apply_retention(RetentionPolicy(older_than_ms=0))
+            await engine.apply_retention(RetentionPolicy(older_than=0))
 
 
 def until_nobody_holds(store: SqliteStore) -> None:

@@ -163,7 +163,7 @@ async def sweep(engine: Engine, options: argparse.Namespace) -> None:
             tell_end(result.outcome, result.error)
             worker.stop()
 
-    worker = Worker(engine, poll_interval_ms=20, on_result=done)
+    worker = Worker(engine, poll_interval=0.02, on_result=done)
     await worker.run()
 
 

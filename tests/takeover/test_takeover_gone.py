@@ -56,7 +56,7 @@ def told(result):
 async def main():
     with open_stores(sys.argv[1]) as stores:
         async with Engine(stores, [order]) as engine:
-            worker = Worker(engine, poll_interval_ms=5, concurrency=2, on_result=told)
+            worker = Worker(engine, poll_interval=0.005, concurrency=2, on_result=told)
             await worker.run()
 
 asyncio.run(main())

@@ -347,9 +347,9 @@ def test_a_lease_of_unknown_length_is_asked_for_before_anything_is_written() -> 
     stores = reference_stores(lease_ttl_ms=60_000)
     behind(stores)
     silent = WatchedStores(stores, without={"lease_ttl_ms"})
-    with pytest.raises(ConfigError, match="lease_ttl_ms"):
+    with pytest.raises(ConfigError, match="lease_ttl"):
         reconcile_run_meta(silent, "r")
-    assert reconcile_run_meta(silent, "r", lease_ttl_ms=60_000).outcome == "repaired"
+    assert reconcile_run_meta(silent, "r", lease_ttl=60).outcome == "repaired"
 
 
 # --- with real runs -----------------------------------------------------------------------
@@ -417,7 +417,7 @@ def test_a_run_asleep_is_never_repaired_into_sleeping_past_its_deadline() -> Non
 
     @workflow
     async def nap(ctx: Context) -> str:
-        await ctx.sleep(3_600_000)
+        await ctx.sleep(3600)
         return "rested"
 
     async def fall_asleep() -> None:
@@ -433,7 +433,7 @@ def test_a_run_asleep_is_never_repaired_into_sleeping_past_its_deadline() -> Non
     assert reconcile_run_meta(stores, "r", clock=clock).after.row_status == "running"
 
     async def sweep() -> object:
-        async with Engine(stores, [nap], clock=clock, linger_ms=0) as engine:
+        async with Engine(stores, [nap], clock=clock, suspend_after=0) as engine:
             await Worker(engine).run(until_idle=True)
             clock.advance(3_600_000)
             return (await Worker(engine).run(until_idle=True)).outcomes

@@ -91,7 +91,7 @@ def test_a_blocked_run_that_waits_is_due_when_it_was() -> None:
 
     async def body(ctx: Context) -> object:
         await ctx.step("a", bench.pay, "a")
-        return await ctx.await_external("go", timeout_ms=3_600_000, default="late")
+        return await ctx.await_external("go", timeout=3600, default="late")
 
     assert bench.life(body).status == "suspended"
     due = bench.row.wake_at

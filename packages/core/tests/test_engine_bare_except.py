@@ -62,8 +62,8 @@ CALLS: dict[str, Callable[[Context], Awaitable[object]]] = {
     "random": lambda ctx: ctx.random(),
     "parallel": lambda ctx: ctx.parallel("p", [lambda inner: inner.step("s", quick)]),
     "no branches": no_branches,
-    "external": lambda ctx: ctx.await_external("k", timeout_ms=1, default=1),
-    "sleep": lambda ctx: ctx.sleep(1),
+    "external": lambda ctx: ctx.await_external("k", timeout=0.001, default=1),
+    "sleep": lambda ctx: ctx.sleep(0.001),
     "turns": lambda ctx: ctx.turns("t", lambda _state, _n: Done(1), 0),
     "child": lambda ctx: ctx.child("c", small),
     "engine": lambda ctx: ctx.step("s", quick),
@@ -179,7 +179,7 @@ def test_a_suspension_is_settled_without_its_body(name: str) -> None:
     stores = Stores(store, store.transcripts())
     call: Callable[[Context], Awaitable[object]] = {
         "external": lambda ctx: ctx.await_external("k"),
-        "sleep": lambda ctx: ctx.sleep(1_000_000),
+        "sleep": lambda ctx: ctx.sleep(1000),
         "child": lambda ctx: ctx.child("c", waits),
     }[name]
 
@@ -196,7 +196,7 @@ def test_a_suspension_is_settled_without_its_body(name: str) -> None:
                 pass
 
     async def main() -> None:
-        async with Engine(stores, [asks, waits], linger_ms=0) as engine:
+        async with Engine(stores, [asks, waits], suspend_after=0) as engine:
             began = time.monotonic()
             outcome = await engine.run(asks, run_id="r")
             assert outcome.status == "suspended"
@@ -227,7 +227,7 @@ def test_the_first_call_after_the_end_is_told_and_cleans_up() -> None:
                 told.append("closed")
 
     async def main() -> str:
-        async with Engine(stores, [body], linger_ms=0) as engine:
+        async with Engine(stores, [body], suspend_after=0) as engine:
             return (await engine.run(body, run_id="r")).status
 
     assert asyncio.run(main()) == "suspended"
@@ -290,7 +290,8 @@ store = ReferenceStore()
 
 async def main():
     global going_on
-    async with Engine(Stores(store, store.transcripts()), [agent, swallows], linger_ms=0) as engine:
+    stores = Stores(store, store.transcripts())
+    async with Engine(stores, [agent, swallows], suspend_after=0) as engine:
         for number in range(20):
             print((await engine.run(agent, run_id=f"r{number}")).status)
         handle = engine.start(swallows, run_id="s")

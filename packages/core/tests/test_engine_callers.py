@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @workflow
 async def other(ctx: Context) -> object:
-    return await ctx.await_external("k", timeout_ms=600_000)  # lingers: it stays live
+    return await ctx.await_external("k", timeout=600)  # lingers: it stays live
 
 
 @workflow
@@ -49,7 +49,7 @@ CALLS: dict[str, Callable[[Engine], Awaitable[object]]] = {
     "delete": lambda engine: engine.delete_run("done"),
     "prune": lambda engine: engine.prune_run("done"),
     "retry": lambda engine: engine.retry("failed"),
-    "retain": lambda engine: engine.apply_retention(RetentionPolicy(older_than_ms=0)),
+    "retain": lambda engine: engine.apply_retention(RetentionPolicy(older_than=0)),
 }
 
 
@@ -86,7 +86,7 @@ def test_a_lost_run_touches_no_other(name: str, borrowed: bool, from_a_thread: b
 
     async def main() -> None:
         nonlocal engine
-        async with Engine(stores, [failing, other, short, zombie], linger_ms=1_000_000) as engine:
+        async with Engine(stores, [failing, other, short, zombie], suspend_after=1000) as engine:
             await engine.run(short, run_id="done")
             await engine.run(failing, run_id="failed")
             waiting = engine.start(other, run_id="waiting")

@@ -57,7 +57,7 @@ class Line:
 
     def engine(self, stores: StorePair | None = None) -> Engine:
         workflows = [self.parent, self.child]
-        return Engine(stores or self.stores, workflows, clock=self.clock, linger_ms=0)
+        return Engine(stores or self.stores, workflows, clock=self.clock, suspend_after=0)
 
     async def begin(self) -> None:
         async with self.engine() as engine:

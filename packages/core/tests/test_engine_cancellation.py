@@ -193,7 +193,7 @@ def test_a_cancel_that_meets_a_suspension_is_not_lost() -> None:
         return await ctx.await_external("k")
 
     async def main() -> RunOutcome | None:
-        async with Engine(stores, [waits], clock=clock, linger_ms=0) as engine:
+        async with Engine(stores, [waits], clock=clock, suspend_after=0) as engine:
             engine.start(waits, run_id="r")
             await reached(gate.reached)
             asking = asyncio.create_task(engine.cancel("r"))
@@ -368,9 +368,9 @@ def test_an_engine_serves_two_event_loops() -> None:
 
     @workflow
     async def waits(ctx: Context) -> object:
-        return await ctx.await_external("k", timeout_ms=60_000)
+        return await ctx.await_external("k", timeout=60)
 
-    engine = Engine(stores, [waits, three], clock=clock, linger_ms=100_000)
+    engine = Engine(stores, [waits, three], clock=clock, suspend_after=100)
 
     async def host(run_id: str) -> None:
         outcomes.append((await engine.run(waits, run_id=run_id)).value)

@@ -101,7 +101,7 @@ def test_a_parent_suspends_with_its_child_until_the_child_wants_to_be_looked_at(
 
     @workflow
     async def sleeps(ctx: Context) -> str:
-        await ctx.sleep(30_000)
+        await ctx.sleep(30)
         return await ctx.step("woke", family.count, "woke")
 
     @workflow

@@ -77,7 +77,7 @@ class Work:
             def branch(name: str) -> Callable[[Context], Awaitable[str]]:
                 async def one(branch: Context) -> str:
                     if name == "b":
-                        await branch.sleep(30_000)
+                        await branch.sleep(30)
                     return await branch.step("one", self.count_async, name)
 
                 return one
@@ -89,7 +89,7 @@ class Work:
                 await ctx.step("fails", self.fails)
             except StepFailedError as error:
                 failure = error.error_type
-            await ctx.sleep(60_000)
+            await ctx.sleep(60)
             last = await ctx.step("last", self.count, "last")
             return [first, names, allowed, len(token), failure, last]
 
@@ -106,7 +106,7 @@ EXPECTED = ["FIRST", ["A", "B", "C"], {"by": "me"}, 36, "ValueError", "LAST"]
 
 async def through(stores: StorePair, clock: ManualClock, body: Workflow) -> RunOutcome:
     """Start the run, answer it, let time pass, and resume it until it is over."""
-    engine = Engine(stores, [body], clock=clock, linger_ms=0)
+    engine = Engine(stores, [body], clock=clock, suspend_after=0)
     try:
         outcome = await engine.run(body, ARGS, run_id="r")
         while outcome.status not in TERMINAL_STATUSES:

@@ -65,7 +65,9 @@ class Bench:
 
         self.dead = False
         pair = WatchedStores(self.pair, around=around)
-        return Engine(pair, workflows, clock=self.clock, linger_ms=0, owner=f"box:{len(self.ran)}")
+        return Engine(
+            pair, workflows, clock=self.clock, suspend_after=0, owner=f"box:{len(self.ran)}"
+        )
 
     def die(self) -> str:
         """What a step does that kills its process."""

@@ -62,7 +62,7 @@ class Three:
         self, *workflows: Workflow, observer: Callable[[Event], None] | None = None
     ) -> Engine:
         known = workflows or (self.eldest,)
-        return Engine(self.watched, known, clock=self.clock, linger_ms=0, observer=observer)
+        return Engine(self.watched, known, clock=self.clock, suspend_after=0, observer=observer)
 
     def statuses(self) -> dict[str, str]:
         return {meta.run_id: meta.status for meta in self.store.list_runs()}
@@ -75,7 +75,7 @@ class Three:
 
     async def until_idle(self, *workflows: Workflow) -> WorkerReport:
         async with self.engine(*workflows) as engine:
-            worker = Worker(engine, poll_interval_ms=5)
+            worker = Worker(engine, poll_interval=0.005)
             return await asyncio.wait_for(worker.run(until_idle=True), 20)
 
     def settles(self) -> list[str]:
@@ -392,7 +392,7 @@ def test_a_parent_that_is_set_aside_is_not_tried_again_for_its_child() -> None:
         async with Engine(
             three.watched, known, clock=three.clock, on_source_change="refuse"
         ) as engine:
-            worker = Worker(engine, poll_interval_ms=5)
+            worker = Worker(engine, poll_interval=0.005)
             report = await asyncio.wait_for(worker.run(until_idle=True), 20)
         assert list(report.broken) == ["r"]
         assert report.outcomes == {}

@@ -182,8 +182,8 @@ def test_a_renewal_says_how_long_the_store_took(bench: Bench) -> None:
 
     asyncio.run(main())
     [renewed] = [event for event in heard if event.kind == "lease.renewed"]
-    assert renewed.duration_ms is not None
-    assert 0 < renewed.duration_ms < 10_000
+    assert renewed.duration is not None
+    assert 0 < renewed.duration < 10
     assert (renewed.epoch, renewed.segment) == (1, 1)
 
 

@@ -39,7 +39,7 @@ def test_a_replay_tells_what_it_did_not_perform(tmp_path: Path) -> None:
         for _ in range(2):
             heard.clear()
             async with Engine(
-                pair, [works], clock=clock, linger_ms=0, observer=heard.append
+                pair, [works], clock=clock, suspend_after=0, observer=heard.append
             ) as engine:
                 assert (await engine.run(works, run_id="r")).status == "suspended"
 

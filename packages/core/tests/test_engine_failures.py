@@ -75,7 +75,7 @@ async def a_step(ctx: Context, _folder: Path) -> object:
 
 
 async def an_async_step(ctx: Context, _folder: Path) -> object:
-    policy = RetryPolicy(attempts=2, wait_initial_ms=0, wait_jitter_ms=0)
+    policy = RetryPolicy(attempts=2, wait_initial=0, wait_jitter=0)
     return await ctx.step("s", fails_later, retry=policy)
 
 
@@ -100,7 +100,7 @@ async def a_child(ctx: Context, _folder: Path) -> object:
 
 
 async def a_wait(ctx: Context, _folder: Path) -> object:
-    return await ctx.await_external("s", timeout_ms=1)
+    return await ctx.await_external("s", timeout=0.001)
 
 
 async def a_branch(ctx: Context, folder: Path) -> object:
@@ -304,7 +304,7 @@ def test_a_policy_looks_into_groups(
 
     @workflow
     async def body(ctx: Context, _: object) -> object:
-        policy = RetryPolicy(attempts=3, on=on, wait_initial_ms=0, wait_jitter_ms=0)
+        policy = RetryPolicy(attempts=3, on=on, wait_initial=0, wait_jitter=0)
         return await ctx.step("s", throws, retry=policy)
 
     assert Bench().run(body).status == "error"
@@ -324,15 +324,15 @@ def test_a_retry_is_told_in_events_and_in_the_log(caplog: pytest.LogCaptureFixtu
 
     @workflow
     async def body(ctx: Context, _: object) -> str:
-        policy = RetryPolicy(attempts=4, wait_initial_ms=20, wait_jitter_ms=0)
+        policy = RetryPolicy(attempts=4, wait_initial=0.02, wait_jitter=0)
         return await ctx.step("call-api", flaky, retry=policy)
 
     assert bench.run(body).value == "fine"
     retried = [event for event in bench.events if event.kind == "step.retried"]
-    told = [(event.name, event.count, event.duration_ms, event.detail) for event in retried]
+    told = [(event.name, event.count, event.duration, event.detail) for event in retried]
     assert told == [
-        ("call-api", 1, 20, "ConnectionError: upstream 501"),
-        ("call-api", 2, 40, "ConnectionError: upstream 502"),
+        ("call-api", 1, 0.02, "ConnectionError: upstream 501"),
+        ("call-api", 2, 0.04, "ConnectionError: upstream 502"),
     ]
     assert {event.seq for event in retried} == {1}
     [finished] = [event for event in bench.events if event.kind == "step.finished"]

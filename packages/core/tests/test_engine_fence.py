@@ -131,7 +131,7 @@ def test_boot_of_a_resume_refused_executes_no_step() -> None:
         return await ctx.step("a", ran.append, "a")
 
     async def main() -> None:
-        async with Engine(stores, [waits], clock=clock, linger_ms=0) as engine:
+        async with Engine(stores, [waits], clock=clock, suspend_after=0) as engine:
             await engine.run(waits, run_id="r")
             await engine.resolve("r", "k", 1)
         takeover = Takeover(store, lambda call: call.method == "put_meta")

@@ -37,7 +37,7 @@ def test_it_is_the_epoch_of_each_tenure_and_grows_when_the_run_is_taken_again() 
         pair = Stores(store, store.transcripts())
         store.release(store.acquire("r", "somebody before"))
         for _ in range(2):
-            async with Engine(pair, [passes_it_on], clock=clock, linger_ms=0) as engine:
+            async with Engine(pair, [passes_it_on], clock=clock, suspend_after=0) as engine:
                 await engine.run(passes_it_on, run_id="r")
 
     asyncio.run(main())

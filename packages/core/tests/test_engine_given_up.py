@@ -213,7 +213,7 @@ def test_a_call_that_is_not_given_up_again_blocks_the_run(monkeypatch: pytest.Mo
 
 
 def test_a_wait_under_a_timeout_of_the_bodys_own_is_given_up_and_never_stuck() -> None:
-    bench = ReplayBench(linger_ms=0)
+    bench = ReplayBench(suspend_after=0)
 
     async def body(ctx: Context) -> object:
         try:
@@ -233,7 +233,7 @@ def test_a_suspension_in_another_task_is_refused_with_the_remedy(how: str, what:
     bench = ReplayBench()
 
     async def body(ctx: Context) -> object:
-        waits = ctx.await_external("k") if what == "external" else ctx.sleep(1_000)
+        waits = ctx.await_external("k") if what == "external" else ctx.sleep(1)
         if how == "group":
             try:
                 async with asyncio.TaskGroup() as group:

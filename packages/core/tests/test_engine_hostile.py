@@ -83,7 +83,7 @@ async def in_an_async_step(ctx: Context, kind: str) -> object:
 
 
 async def in_a_step_that_is_retried(ctx: Context, kind: str) -> object:
-    policy = RetryPolicy(attempts=2, wait_initial_ms=0, wait_jitter_ms=0)
+    policy = RetryPolicy(attempts=2, wait_initial=0, wait_jitter=0)
     return await ctx.step("s", throw_later, kind, retry=policy)
 
 
@@ -92,7 +92,7 @@ async def in_the_policy(ctx: Context, kind: str) -> object:
         message = "as it happens"
         raise ValueError(message)
 
-    policy = RetryPolicy(attempts=2, wait_initial_ms=0, on=lambda _error: throw(kind))
+    policy = RetryPolicy(attempts=2, wait_initial=0, on=lambda _error: throw(kind))
     return await ctx.step("s", fails, retry=policy)
 
 
@@ -144,7 +144,7 @@ class Bench:
 
     def run(self, body: Workflow, *, resume: bool = False) -> RunOutcome:
         async def main() -> RunOutcome:
-            async with Engine(self.stores, [body], linger_ms=0) as engine:
+            async with Engine(self.stores, [body], suspend_after=0) as engine:
                 if resume:
                     return await engine.resume("r")
                 outcome = await engine.run(body, run_id="r")
@@ -249,7 +249,7 @@ def test_a_worker_outlives_everything(kind: str) -> None:
         throw(kind)
 
     async def main() -> dict[str, int]:
-        async with Engine(bench.stores, [bad, good], linger_ms=0) as engine:
+        async with Engine(bench.stores, [bad, good], suspend_after=0) as engine:
             for run_id, body in (("bad", bad), ("good", good)):
                 await engine.run(body, run_id=run_id)
                 await engine.resolve(run_id, "k")
@@ -271,7 +271,7 @@ def test_a_step_may_name_what_is_no_exception_as_worth_another_try() -> None:
 
     @workflow
     async def body(ctx: Context) -> str:
-        policy = RetryPolicy(attempts=2, wait_initial_ms=0, wait_jitter_ms=0, on=SystemExit)
+        policy = RetryPolicy(attempts=2, wait_initial=0, wait_jitter=0, on=SystemExit)
         return await ctx.step("s", leaves_once, retry=policy)
 
     assert Bench().run(body).value == "stayed"

@@ -174,7 +174,7 @@ def test_what_is_left_of_a_segment_that_has_ended_may_begin_nothing(ask: str, ru
                 elif ask == "run":
                     await engine.run(leaves, run_id=run_id)
                 elif ask == "retention":
-                    await engine.apply_retention(RetentionPolicy(older_than_ms=0))
+                    await engine.apply_retention(RetentionPolicy(older_than=0))
                 else:
                     await getattr(engine, ask)(run_id)
 

@@ -136,7 +136,7 @@ def test_a_shielded_retry_is_not_made_after_the_loss() -> None:
             message = "as it happens"
             raise ValueError(message)
 
-        policy = RetryPolicy(attempts=3, wait_initial_ms=1, wait_max_ms=1, wait_jitter_ms=0)
+        policy = RetryPolicy(attempts=3, wait_initial=0.001, wait_max=0.001, wait_jitter=0)
         await hold_on(ctx.step("s", fails, retry=policy))
 
     engine: Engine
@@ -290,7 +290,7 @@ CALLS: dict[str, Callable[[Context], Awaitable[object]]] = {
     "random": lambda ctx: ctx.random(),
     "uuid": lambda ctx: ctx.uuid(),
     "sleep": lambda ctx: ctx.sleep(0),
-    "external": lambda ctx: ctx.await_external("e", timeout_ms=0, default=1),
+    "external": lambda ctx: ctx.await_external("e", timeout=0, default=1),
     "child": lambda ctx: ctx.child("c", small),
     "parallel": lambda ctx: ctx.parallel("p", []),
 }
@@ -312,7 +312,7 @@ def test_a_lost_segment_is_not_even_served_from_its_journal(kind: str) -> None:
 
     async def main() -> None:
         nonlocal engine
-        async with Engine(stores, [twice, small], clock=clock, linger_ms=0) as engine:
+        async with Engine(stores, [twice, small], clock=clock, suspend_after=0) as engine:
             for _ in range(9):  # a deadline of no time at all may still suspend it
                 if (await engine.run(twice, run_id="r")).waiting_for[-1].key == "k":
                     break
@@ -451,7 +451,7 @@ def test_what_waited_while_its_segment_was_lost_takes_no_other_run() -> None:
 
     async def main() -> None:
         nonlocal engine
-        async with Engine(stores, [slow, asks], clock=clock, linger_ms=0) as engine:
+        async with Engine(stores, [slow, asks], clock=clock, suspend_after=0) as engine:
             handle = engine.start(slow, run_id="slow")
             while handle._segment is None or handle._segment.ending is None:  # noqa: ASYNC110
                 await asyncio.sleep(0)

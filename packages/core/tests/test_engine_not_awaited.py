@@ -49,7 +49,7 @@ def test_a_key_that_is_not_awaited_is_answered_with_those_that_are(
         await ask_each(branch, keys)
 
     async def sleep(branch: Context) -> None:
-        await branch.sleep(3_600_000)
+        await branch.sleep(3600)
 
     @workflow
     async def asks_and_sleeps(ctx: Context) -> None:

@@ -65,7 +65,7 @@ class World:
 
     def engine(self) -> Engine:
         known = [self.everything, quick, asks]
-        return Engine(self.watched, known, clock=self.clock, linger_ms=0)
+        return Engine(self.watched, known, clock=self.clock, suspend_after=0)
 
     def fails_once(self) -> None:
         if self.broken:
@@ -93,7 +93,7 @@ class World:
             await ctx.child("c", quick)
             await ctx.sleep(0)
             await ctx.now(), await ctx.random(), await ctx.uuid()
-            await ctx.await_external("late", timeout_ms=0, default=None)
+            await ctx.await_external("late", timeout=0, default=None)
             await ctx.await_external("word")
             await self.prune(ctx.run_id)
             return await ctx.step("fails", self.fails_once)
@@ -123,7 +123,7 @@ class World:
             assert len(self.pruned) == 2, "a checkpoint and a summary, from the inside"
             await self.now.prune_run("r")
             await self.now.delete_run("live")
-            policy = RetentionPolicy(older_than_ms=0, statuses=("cancelled",))
+            policy = RetentionPolicy(older_than=0, statuses=("cancelled",))
             assert (await self.now.apply_retention(policy)).deleted == ["cancelled"]
 
 

@@ -48,7 +48,7 @@ async def loops(ctx: Context) -> object:
 
 
 async def looped(bench: Bench, *run_ids: str) -> None:
-    async with Engine(bench.watched, [loops], clock=bench.clock, linger_ms=0) as engine:
+    async with Engine(bench.watched, [loops], clock=bench.clock, suspend_after=0) as engine:
         for run_id in run_ids:
             assert (await engine.run(loops, run_id=run_id)).status == "suspended"
 
@@ -75,7 +75,7 @@ def test_pruning_deletes_exactly_what_completed_turns_left() -> None:
             assert (await engine.prune_run("r")).deleted == ()
             with pytest.raises(ConfigError, match="never began"):
                 await engine.prune_run("unknown")
-        async with Engine(bench.watched, [loops], clock=bench.clock, linger_ms=0) as engine:
+        async with Engine(bench.watched, [loops], clock=bench.clock, suspend_after=0) as engine:
             await engine.resolve("r", "ok")
             assert (await engine.resume("r")).value == "over"
 

@@ -130,7 +130,7 @@ def test_what_was_read_before_the_run_was_taken_again_decides_nothing() -> None:
     async def main() -> None:
         nonlocal engine
         watched = WatchedStores(Stores(store, store.transcripts()), around=around)
-        async with Engine(watched, [waits], clock=clock, linger_ms=0) as engine:
+        async with Engine(watched, [waits], clock=clock, suspend_after=0) as engine:
             assert (await engine.run(waits, run_id="r")).status == "suspended"
             asleep.append(True)
             outcome = await engine.resume("r")

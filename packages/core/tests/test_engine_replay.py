@@ -95,7 +95,7 @@ class Interpreter:
             await ctx.sleep(0)
             return "slept"
         if op.kind == "external":
-            return await ctx.await_external("never", timeout_ms=0, default=[place])
+            return await ctx.await_external("never", timeout=0, default=[place])
 
         def branch(inner: tuple[Op, ...], at: str) -> Callable[[Context], Awaitable[object]]:
             return lambda context: self.perform(context, inner, at)
@@ -115,7 +115,7 @@ def places_in(records: Sequence[JournalRecord]) -> tuple[set[str], set[str]]:
 
 async def go(store: ReferenceStore, clock: ManualClock, body: Workflow, *, begin: bool) -> object:
     stores = Stores(store, store.transcripts())
-    async with Engine(stores, [body], clock=clock, linger_ms=60_000) as engine:
+    async with Engine(stores, [body], clock=clock, suspend_after=60) as engine:
         outcome = await (engine.run(body, run_id="r") if begin else engine.resume("r"))
     assert outcome.status == "ok", outcome
     return outcome.value
@@ -163,15 +163,15 @@ def test_the_default_of_a_deadline_is_the_journalled_one() -> None:
 
     @workflow(name="w")
     async def before(ctx: Context) -> object:
-        return await ctx.await_external("k", timeout_ms=5_000, default="before")
+        return await ctx.await_external("k", timeout=5, default="before")
 
     @workflow(name="w")
     async def after(ctx: Context) -> object:
-        return await ctx.await_external("k", timeout_ms=9_000_000, default="after")
+        return await ctx.await_external("k", timeout=9000, default="after")
 
     async def main(body: Workflow, *, begin: bool) -> object:
         stores = Stores(store, store.transcripts())
-        async with Engine(stores, [body], clock=clock, linger_ms=0) as engine:
+        async with Engine(stores, [body], clock=clock, suspend_after=0) as engine:
             outcome = await (engine.run(body, run_id="r") if begin else engine.resume("r"))
         return outcome.value if outcome.status == "ok" else outcome.status
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from engine_retention_bench import DAY_MS, Bench, fails, fine, waits
+from engine_retention_bench import DAY_S, Bench, fails, fine, waits
 
 from rulvar.core.engine import Engine, RetentionPolicy, Worker, workflow
 from rulvar.core.errors import (
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("policy", "deleted"),
     [
-        (RetentionPolicy(older_than_ms=0), ["a", "d", "e", "f"]),
-        (RetentionPolicy(older_than_ms=2 * DAY_MS), ["a", "d", "e"]),
-        (RetentionPolicy(older_than_ms=2 * DAY_MS + 1), ["a", "d"]),
-        (RetentionPolicy(older_than_ms=0, keep_last=1), ["a", "d"]),
-        (RetentionPolicy(older_than_ms=0, keep_last=2), ["a"]),
-        (RetentionPolicy(older_than_ms=0, statuses=("error",)), ["b"]),
-        (RetentionPolicy(older_than_ms=9 * DAY_MS), []),
+        (RetentionPolicy(older_than=0), ["a", "d", "e", "f"]),
+        (RetentionPolicy(older_than=2 * DAY_S), ["a", "d", "e"]),
+        (RetentionPolicy(older_than=2 * DAY_S + 0.001), ["a", "d"]),
+        (RetentionPolicy(older_than=0, keep_last=1), ["a", "d"]),
+        (RetentionPolicy(older_than=0, keep_last=2), ["a"]),
+        (RetentionPolicy(older_than=0, statuses=("error",)), ["b"]),
+        (RetentionPolicy(older_than=9 * DAY_S), []),
     ],
 )
 def test_what_a_policy_deletes_and_a_dry_run_says_the_same(
@@ -66,11 +66,11 @@ def test_what_a_policy_deletes_and_a_dry_run_says_the_same(
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: RetentionPolicy(older_than_ms=-1),
-        lambda: RetentionPolicy(older_than_ms=0, keep_last=-1),
-        lambda: RetentionPolicy(older_than_ms=0, statuses=("running",)),
-        lambda: RetentionPolicy(older_than_ms=0, statuses=("suspended", "ok")),
-        lambda: RetentionPolicy(older_than_ms=0, statuses=()),
+        lambda: RetentionPolicy(older_than=-0.001),
+        lambda: RetentionPolicy(older_than=0, keep_last=-1),
+        lambda: RetentionPolicy(older_than=0, statuses=("running",)),
+        lambda: RetentionPolicy(older_than=0, statuses=("suspended", "ok")),
+        lambda: RetentionPolicy(older_than=0, statuses=()),
     ],
 )
 def test_a_policy_that_cannot_be_meant_is_refused(make: Callable[[], object]) -> None:
@@ -97,7 +97,7 @@ def test_a_run_that_was_recreated_and_works_since_the_listing_is_not_touched() -
             return perform()
 
         async def recreate(bench: Bench, how: str) -> None:
-            async with Engine(bench.stores, clock=bench.clock, linger_ms=0) as engine:
+            async with Engine(bench.stores, clock=bench.clock, suspend_after=0) as engine:
                 if how == "settled anew":
                     await engine.run(fine, run_id="a")
                 elif how != "gone":
@@ -111,7 +111,7 @@ def test_a_run_that_was_recreated_and_works_since_the_listing_is_not_touched() -
         ) -> None:
             await bench.prepare()
             bench.watched.around = around
-            report = await bench.retain(RetentionPolicy(older_than_ms=3 * DAY_MS))
+            report = await bench.retain(RetentionPolicy(older_than=3 * DAY_S))
             assert report.deleted == ["d"], how
             assert list(report.kept) == ["a"], how
             if how != "gone":
@@ -138,7 +138,7 @@ def test_a_run_that_has_come_to_another_end_since_the_listing_is_not_touched() -
     async def main() -> None:
         await bench.prepare()
         bench.watched.around = around
-        report = await bench.retain(RetentionPolicy(older_than_ms=0, statuses=("ok",)))
+        report = await bench.retain(RetentionPolicy(older_than=0, statuses=("ok",)))
         assert list(report.kept) == ["a"]
         assert "b" in bench.left(), "the policy takes no failed run, whenever it failed"
         assert bench.store.load("a")
@@ -175,7 +175,7 @@ def test_a_stale_retention_takes_nothing_of_its_successors_at_any_store_call(
             return perform()
 
         bench.watched.around = around
-        report = await bench.retain(RetentionPolicy(older_than_ms=3 * DAY_MS))
+        report = await bench.retain(RetentionPolicy(older_than=3 * DAY_S))
         if after is None:
             assert report.deleted == ["a", "d"], "nobody came between"
             return False
@@ -225,7 +225,7 @@ def test_a_parent_stays_while_somebody_works_on_its_child() -> None:
             assert (await engine.run(parent, run_id="p")).status == "error"
             [child_id] = [m.run_id for m in bench.store.list_runs() if m.parent_run_id == "p"]
             held = bench.store.acquire(child_id, "somebody who retries it")
-            policy = RetentionPolicy(older_than_ms=0, statuses=("error",))
+            policy = RetentionPolicy(older_than=0, statuses=("error",))
             report = await engine.apply_retention(policy)
             assert report.deleted == []
             assert f"the child {child_id!r}" in report.kept["p"]
@@ -254,7 +254,7 @@ def test_the_newest_are_spared_even_when_they_settle_while_the_listing_goes_on()
     async def main() -> None:
         await bench.prepare()
         bench.watched.around = around
-        report = await bench.retain(RetentionPolicy(older_than_ms=0, keep_last=1))
+        report = await bench.retain(RetentionPolicy(older_than=0, keep_last=1))
         assert report.deleted == ["a", "d"]
         assert "newest" in bench.left()
 
@@ -280,8 +280,8 @@ def test_runs_that_cannot_be_judged_are_kept_with_the_reason() -> None:
         bench.store.put_meta(replace(row, status="cancelled"))
         bench.watched.around = around
         before = bench.store.snapshot()
-        foreseen = await bench.retain(RetentionPolicy(older_than_ms=0), dry_run=True)
-        report = await bench.retain(RetentionPolicy(older_than_ms=0))
+        foreseen = await bench.retain(RetentionPolicy(older_than=0), dry_run=True)
+        report = await bench.retain(RetentionPolicy(older_than=0))
         assert bench.watched.changes() == [], "of none of them a lease was taken"
         assert (foreseen.deleted, foreseen.kept) == (report.deleted, report.kept)
         assert report.deleted == []
@@ -312,12 +312,12 @@ def test_a_run_that_the_store_does_not_let_go_has_failed_and_hides_no_other() ->
     async def main() -> None:
         await bench.prepare()
         bench.watched.around = around
-        report = await bench.retain(RetentionPolicy(older_than_ms=3 * DAY_MS))
+        report = await bench.retain(RetentionPolicy(older_than=3 * DAY_S))
         assert (report.deleted, report.kept) == (["d"], {})
         assert report.failed == {"a": "StoreFullError: no room"}
         assert bench.store.list_leases(None, 9) == []
         bench.watched.around = lambda _call, perform: perform()
-        assert (await bench.retain(RetentionPolicy(older_than_ms=3 * DAY_MS))).deleted == ["a"]
+        assert (await bench.retain(RetentionPolicy(older_than=3 * DAY_S))).deleted == ["a"]
 
     asyncio.run(main())
 
@@ -333,7 +333,7 @@ def test_a_child_is_kept_while_its_parent_may_need_its_outcome() -> None:
     async def main() -> None:
         async with bench.engine() as engine:
             assert (await engine.run(parent, run_id="p")).status == "suspended"
-            policy = RetentionPolicy(older_than_ms=0)
+            policy = RetentionPolicy(older_than=0)
             bench.watched.calls.clear()
             foreseen = await engine.apply_retention(policy, dry_run=True)
             report = await engine.apply_retention(policy)
@@ -367,7 +367,7 @@ def test_retention_interrupted_at_any_store_call_is_finished_by_a_second(landed:
             return perform()
 
         bench.watched.around = around
-        policy = RetentionPolicy(older_than_ms=2 * DAY_MS)
+        policy = RetentionPolicy(older_than=2 * DAY_S)
         with contextlib.suppress(StoreFullError):
             await bench.retain(policy)
         bench.watched.around = lambda _call, perform: perform()
@@ -389,8 +389,8 @@ def test_a_worker_applies_its_policy_and_counts() -> None:
     async def main() -> None:
         await bench.prepare()
         async with bench.engine() as engine:
-            policy = RetentionPolicy(older_than_ms=2 * DAY_MS)
-            worker = Worker(engine, poll_interval_ms=5, retention=policy)
+            policy = RetentionPolicy(older_than=2 * DAY_S)
+            worker = Worker(engine, poll_interval=0.005, retention=policy)
             report = await asyncio.wait_for(worker.run(until_idle=True), 20)
         assert report.retained == 3
         assert bench.left() == ["b", "c", "f"]

@@ -238,10 +238,10 @@ def test_a_retry_that_is_only_journalled_reopens_the_run_for_workers() -> None:
 
 
 def test_a_wait_that_timed_out_asks_again_with_a_new_deadline() -> None:
-    bench = ReplayBench(linger_ms=0)
+    bench = ReplayBench(suspend_after=0)
 
     async def body(ctx: Context) -> object:
-        return await ctx.await_external("k", timeout_ms=60_000)
+        return await ctx.await_external("k", timeout=60)
 
     assert bench.life(body).status == "suspended"
     bench.clock.advance(60_000)  # type: ignore[attr-defined] # a manual one

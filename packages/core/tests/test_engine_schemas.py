@@ -251,8 +251,8 @@ def test_a_value_too_deep_for_a_recursive_schema_is_refused() -> None:
 
 def test_a_default_must_fit_too() -> None:
     bench = Bench()
-    bad = asking(VERDICT, timeout_ms=1_000, default={"approved": "no"})
-    good = asking(VERDICT, timeout_ms=0, default={"approved": False})
+    bad = asking(VERDICT, timeout=1, default={"approved": "no"})
+    good = asking(VERDICT, timeout=0, default={"approved": False})
 
     async def main() -> None:
         async with bench.engine() as engine:
@@ -279,7 +279,7 @@ async def asks(ctx):
         await ctx.await_external("k", schema={"type": "string"})
     except ConfigError as error:
         assert "rulvar-core[schema]" in str(error), error
-    return await ctx.await_external("plain", timeout_ms=0, default="works")
+    return await ctx.await_external("plain", timeout=0, default="works")
 
 async def main():
     async with Engine(MemoryStores()) as engine:
@@ -305,7 +305,7 @@ from rulvar.core import Engine, MemoryStores, workflow
 
 @workflow
 async def asks(ctx):
-    return await ctx.await_external("k", timeout_ms=0, default=1)
+    return await ctx.await_external("k", timeout=0, default=1)
 
 async def main():
     async with Engine(MemoryStores()) as engine:

@@ -124,7 +124,7 @@ def test_a_suspended_run_that_is_looked_at_settles_once() -> None:
         return await ctx.await_external("k")
 
     async def main() -> None:
-        async with Engine(stores, [waits], clock=clock, linger_ms=0) as engine:
+        async with Engine(stores, [waits], clock=clock, suspend_after=0) as engine:
             assert (await engine.run(waits, run_id="r")).status == "suspended"
             journal = store.load("r")
             assert (await engine.resume("r")).status == "suspended"
@@ -185,7 +185,7 @@ def test_a_run_whose_row_is_gone_gets_one_from_its_journal() -> None:
         return await ctx.await_external("k")
 
     async def main() -> None:
-        async with Engine(stores, [waits], clock=clock, linger_ms=0) as engine:
+        async with Engine(stores, [waits], clock=clock, suspend_after=0) as engine:
             await engine.run(waits, run_id="r")
             records = store.load("r")
             store.delete("r")
@@ -216,7 +216,7 @@ def test_a_resolved_run_that_still_waits_settles_again() -> None:
         return await ctx.parallel("p", [one, two])
 
     async def main() -> None:
-        async with Engine(stores, [waits], clock=clock, linger_ms=0) as engine:
+        async with Engine(stores, [waits], clock=clock, suspend_after=0) as engine:
             await engine.run(waits, run_id="r")
             await engine.resolve("r", "one", 1)
             assert (await engine.resume("r")).status == "suspended"
@@ -286,13 +286,13 @@ def test_a_segment_that_ends_otherwise_than_the_one_before_settles_again() -> No
     @workflow
     async def waits(ctx: Context) -> None:
         parked.set()
-        await ctx.await_external("k", timeout_ms=50)
+        await ctx.await_external("k", timeout=0.05)
 
     async def main() -> str:
-        async with Engine(stores, [waits], clock=clock, linger_ms=0) as engine:
+        async with Engine(stores, [waits], clock=clock, suspend_after=0) as engine:
             await engine.run(waits, run_id="r")
         parked.clear()
-        async with Engine(stores, [waits], clock=clock, linger_ms=100) as engine:
+        async with Engine(stores, [waits], clock=clock, suspend_after=0.1) as engine:
             handle = engine.start_resume("r")
             await parked.wait()
             return (await handle.cancel()).status

@@ -29,7 +29,7 @@ def quickly(
     attempts: int = 3,
     on: type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool] = Exception,
 ) -> RetryPolicy:
-    return RetryPolicy(attempts=attempts, on=on, wait_initial_ms=0, wait_max_ms=0, wait_jitter_ms=0)
+    return RetryPolicy(attempts=attempts, on=on, wait_initial=0, wait_max=0, wait_jitter=0)
 
 
 class Bench:
@@ -40,7 +40,7 @@ class Bench:
 
     def run(self, body: Workflow, *, resume: bool = False, retry: bool = False) -> RunOutcome:
         async def main() -> RunOutcome:
-            async with Engine(self.stores, [body], clock=self.clock, linger_ms=0) as engine:
+            async with Engine(self.stores, [body], clock=self.clock, suspend_after=0) as engine:
                 if resume:
                     return await (engine.retry("r") if retry else engine.resume("r"))
                 return await engine.run(body, run_id="r")
@@ -232,7 +232,7 @@ def test_a_failed_step_replays_as_failed_unless_it_is_retried() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"attempts": 0}, {"wait_initial_ms": -1}, {"wait_max_ms": -1}, {"wait_jitter_ms": -1}],
+    [{"attempts": 0}, {"wait_initial": -0.001}, {"wait_max": -0.001}, {"wait_jitter": -0.001}],
 )
 def test_a_retry_policy_that_cannot_work_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
@@ -391,7 +391,7 @@ def test_time_and_chance_are_drawn_once() -> None:
             *await ctx.parallel("p", [branch, branch]),
         ]
         seen.append(drawn)
-        await ctx.await_external("k", timeout_ms=3_600_000, default=None)
+        await ctx.await_external("k", timeout=3600, default=None)
         return drawn
 
     seen: list[object] = []

@@ -25,8 +25,8 @@ async def job(ctx: Context) -> object:
     return [value, await ctx.await_external("k")]
 
 
-async def through(stores: StorePair, *, lease_ttl_ms: int | None = None) -> RunOutcome:
-    async with Engine(stores, [job], linger_ms=0, lease_ttl_ms=lease_ttl_ms) as engine:
+async def through(stores: StorePair, *, lease_ttl: float | None = None) -> RunOutcome:
+    async with Engine(stores, [job], suspend_after=0, lease_ttl=lease_ttl) as engine:
         assert (await engine.run(job, run_id="r")).status == "suspended"
         await engine.resolve("r", "k", 2)
         outcome = await engine.resume("r")
@@ -81,7 +81,7 @@ def test_a_host_may_decide_to_go_without_unless_it_is_forbidden() -> None:
     stores = WatchedStores(pair)
 
     async def main() -> None:
-        async with Engine(stores, [job], ownership="none", linger_ms=0) as engine:
+        async with Engine(stores, [job], ownership="none", suspend_after=0) as engine:
             await engine.run(job, run_id="r")
 
     asyncio.run(main())
@@ -97,11 +97,11 @@ def test_a_host_may_decide_to_go_without_unless_it_is_forbidden() -> None:
 def test_a_store_that_does_not_say_how_long_its_leases_live_must_be_told() -> None:
     _store, pair = reference()
     silent = WatchedStores(pair, without={"lease_ttl_ms"})
-    with pytest.raises(ConfigError, match="lease_ttl_ms"):
+    with pytest.raises(ConfigError, match="lease_ttl"):
         Engine(silent)
-    assert asyncio.run(through(silent, lease_ttl_ms=60_000)).value == [1, 2]
+    assert asyncio.run(through(silent, lease_ttl=60)).value == [1, 2]
     with pytest.raises(ConfigError, match="60000"):
-        Engine(pair, lease_ttl_ms=5)
+        Engine(pair, lease_ttl=0.005)
 
 
 def test_two_databases_cannot_fence_each_other() -> None:
@@ -138,7 +138,7 @@ def test_another_run_under_the_same_id_is_refused() -> None:
         return args
 
     async def main() -> None:
-        async with Engine(pair, [job, other], linger_ms=0) as engine:
+        async with Engine(pair, [job, other], suspend_after=0) as engine:
             await engine.run(other, 1, run_id="r")
             assert (await engine.run(other, 1, run_id="r")).value == 1
             for wrong in (2, None):

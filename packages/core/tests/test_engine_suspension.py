@@ -51,7 +51,7 @@ async def waits(ctx: Context) -> object:
 
 @workflow
 async def waits_a_while(ctx: Context) -> object:
-    return await ctx.await_external("k", timeout_ms=5_000)
+    return await ctx.await_external("k", timeout=5)
 
 
 def test_a_live_run_is_woken_by_its_resolution() -> None:
@@ -59,7 +59,7 @@ def test_a_live_run_is_woken_by_its_resolution() -> None:
 
     async def main() -> RunOutcome:
         async with Engine(
-            bench.stores, [waits_a_while], clock=bench.clock, linger_ms=9_000
+            bench.stores, [waits_a_while], clock=bench.clock, suspend_after=9
         ) as engine:
             handle = engine.start(waits_a_while, run_id="r")
             await bench.until_parked()
@@ -97,7 +97,7 @@ def test_a_handle_answers_its_run_live_and_settled_alike() -> None:
 
     async def main() -> None:
         async with Engine(
-            bench.stores, [waits_a_while, waits], clock=bench.clock, linger_ms=9_000
+            bench.stores, [waits_a_while, waits], clock=bench.clock, suspend_after=9
         ) as engine:
             live = engine.start(waits_a_while, run_id="live")
             await bench.until_parked()
@@ -186,7 +186,7 @@ def test_a_sleep_beside_other_work_is_over_when_the_clock_says_so(
         slept = asyncio.Event()
 
         async def sleeps(inner: Context) -> None:
-            await inner.sleep(hour_ms)
+            await inner.sleep(hour_ms / 1000)
             slept.set()
 
         async def works(inner: Context) -> object:
@@ -220,7 +220,7 @@ def test_a_late_answer_is_refused_everywhere() -> None:
 
     async def main() -> None:
         async with Engine(
-            bench.stores, [waits_a_while], clock=bench.clock, linger_ms=9_000
+            bench.stores, [waits_a_while], clock=bench.clock, suspend_after=9
         ) as engine:
             handle = engine.start(waits_a_while, run_id="r")
             await bench.until_parked()
@@ -245,14 +245,16 @@ def test_a_deadline_that_passes_gives_the_default_or_fails(live: bool, default: 
     async def deadline(ctx: Context) -> object:
         try:
             if default:
-                return await ctx.await_external("k", timeout_ms=50, default=[1])
-            return await ctx.await_external("k", timeout_ms=50)
+                return await ctx.await_external("k", timeout=0.05, default=[1])
+            return await ctx.await_external("k", timeout=0.05)
         except StepFailedError as error:
             return error.error_type
 
     async def main() -> RunOutcome:
         linger = 1_000 if live else 0
-        async with Engine(bench.stores, [deadline], clock=bench.clock, linger_ms=linger) as engine:
+        async with Engine(
+            bench.stores, [deadline], clock=bench.clock, suspend_after=linger / 1000
+        ) as engine:
             handle = engine.start(deadline, run_id="r")
             await bench.until_parked()
             if live:
@@ -272,7 +274,7 @@ def test_a_sleep_lasts_across_restarts() -> None:
 
     @workflow
     async def sleeps(ctx: Context) -> str:
-        await ctx.sleep(60_000)
+        await ctx.sleep(60)
         return "awake"
 
     async def main() -> list[str]:
@@ -308,7 +310,7 @@ def test_a_run_does_not_suspend_beside_a_branch_that_still_works() -> None:
         return await ctx.parallel("p", [parks, works])
 
     async def main() -> RunOutcome:
-        async with Engine(bench.stores, [body], clock=bench.clock, linger_ms=0) as engine:
+        async with Engine(bench.stores, [body], clock=bench.clock, suspend_after=0) as engine:
             handle = engine.start(body, run_id="r")
             await bench.until_parked()
             assert not handle.done
@@ -366,7 +368,7 @@ def test_an_answer_on_its_way_keeps_the_run_from_suspending_over_it() -> None:
     bench.stores.around = around
 
     async def main() -> RunOutcome:
-        async with Engine(bench.stores, [body], clock=bench.clock, linger_ms=0) as engine:
+        async with Engine(bench.stores, [body], clock=bench.clock, suspend_after=0) as engine:
             handle = engine.start(body, run_id="r")
             await bench.until_parked()
             answer = asyncio.create_task(engine.resolve("r", "k", 7))
@@ -389,13 +391,13 @@ def test_a_deadline_that_the_body_has_given_up_on_wakes_nobody() -> None:
     async def body(ctx: Context) -> object:
         try:
             async with asyncio.timeout(0.01):
-                await ctx.await_external("given up", timeout_ms=500)
+                await ctx.await_external("given up", timeout=0.5)
         except TimeoutError:
             return await ctx.await_external("k")
         return None
 
     async def main() -> RunOutcome:
-        async with Engine(bench.stores, [body], clock=bench.clock, linger_ms=1_000) as engine:
+        async with Engine(bench.stores, [body], clock=bench.clock, suspend_after=1) as engine:
             return await asyncio.wait_for(engine.run(body, run_id="r"), 5)
 
     outcome = asyncio.run(main())

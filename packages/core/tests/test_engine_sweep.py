@@ -161,13 +161,13 @@ def test_what_a_suspended_run_waits_for_is_noted_once_and_forgotten_with_it() ->
         return await ctx.await_external("go")
 
     async def main() -> None:
-        async with Engine(bench.pair, [job], clock=bench.clock, linger_ms=0) as engine:
+        async with Engine(bench.pair, [job], clock=bench.clock, suspend_after=0) as engine:
             for number in range(3):
                 await engine.run(job, run_id=f"r{number}")
         sweeper = bench.sweeper()
         assert bench.found(sweeper) == []
         assert set(sweeper._seen) == {"r0", "r1", "r2"}
-        async with Engine(bench.pair, [job], clock=bench.clock, linger_ms=0) as engine:
+        async with Engine(bench.pair, [job], clock=bench.clock, suspend_after=0) as engine:
             await engine.cancel("r0")
             await engine.delete_run("r1")
         assert bench.found(sweeper) == []
@@ -244,7 +244,7 @@ def test_a_worker_executes_a_suspected_run_last_and_alone() -> None:
         await ctx.step("work", work)
 
     async def main() -> dict[str, int]:
-        async with Engine(bench.pair, [job], clock=bench.clock, linger_ms=0) as engine:
+        async with Engine(bench.pair, [job], clock=bench.clock, suspend_after=0) as engine:
             names = ["suspect-1", "suspect-2", "z1", "z2", "z3"]
             for name in names:
                 await engine.run(job, run_id=name)
@@ -253,8 +253,8 @@ def test_a_worker_executes_a_suspected_run_last_and_alone() -> None:
                 assert row is not None
                 if name.startswith("suspect"):
                     bench.store.put_meta(replace(row, recoveries=2))
-        async with Engine(bench.pair, [job], clock=bench.clock, linger_ms=0) as engine:
-            worker = Worker(engine, concurrency=2, poll_interval_ms=5)
+        async with Engine(bench.pair, [job], clock=bench.clock, suspend_after=0) as engine:
+            worker = Worker(engine, concurrency=2, poll_interval=0.005)
             report = await asyncio.wait_for(worker.run(until_idle=True), 20)
             return report.outcomes
 
@@ -296,19 +296,19 @@ def test_nothing_is_taken_beside_a_suspected_run_until_it_has_got_something_done
 
     async def main() -> dict[str, int]:
         loops.append(asyncio.get_running_loop())
-        async with Engine(bench.pair, [job], clock=bench.clock, linger_ms=0) as engine:
+        async with Engine(bench.pair, [job], clock=bench.clock, suspend_after=0) as engine:
             for name in ("suspect", "healthy"):
                 await engine.run(job, run_id=name)
             await engine.resolve("suspect", "go")
         bench.has_died("suspect", 2)
         watched = WatchedStores(bench.pair, around=around)
-        async with Engine(watched, [job], clock=bench.clock, linger_ms=0) as engine:
-            worker = Worker(engine, concurrency=2, poll_interval_ms=5)
+        async with Engine(watched, [job], clock=bench.clock, suspend_after=0) as engine:
+            worker = Worker(engine, concurrency=2, poll_interval=0.005)
             task = asyncio.create_task(worker.run())
             await begun.wait()
             await engine.resolve("healthy", "go")
             await second.wait()
-            worker.stop(grace_ms=30_000)
+            worker.stop(grace=30)
             return (await task).outcomes
 
     assert asyncio.run(asyncio.wait_for(main(), 30)) == {"ok": 2}
@@ -334,13 +334,13 @@ def test_a_version_is_kept_and_only_who_accepts_it_goes_on() -> None:
     async def main() -> object:
         pair, clock = bench.pair, bench.clock
         one, two = versioned(), versioned(version="2")
-        async with Engine(pair, [one], clock=clock, linger_ms=0) as engine:
+        async with Engine(pair, [one], clock=clock, suspend_after=0) as engine:
             await engine.run(one, run_id="r")
         row = bench.store.get_meta("r")
         assert row is not None
         assert row.workflow_version == "1"
         before = bench.store.snapshot()
-        async with Engine(pair, [two], clock=clock, linger_ms=0) as engine:
+        async with Engine(pair, [two], clock=clock, suspend_after=0) as engine:
             for again in (engine.resume("r"), engine.run(two, run_id="r")):
                 with pytest.raises(ConfigError, match=r"version '1'.*goes on with '2'"):
                     await again
@@ -349,7 +349,7 @@ def test_a_version_is_kept_and_only_who_accepts_it_goes_on() -> None:
             assert (report.outcomes, report.broken) == ({}, {})
         assert bench.store.snapshot().leases == before.leases == {}
         three = versioned(version="2", accepts=("1",))
-        async with Engine(pair, [three], clock=clock, linger_ms=0) as engine:
+        async with Engine(pair, [three], clock=clock, suspend_after=0) as engine:
             report = await Worker(engine).run(until_idle=True)
             assert report.outcomes == {"ok": 1}
             return (await engine.resume("r")).value

@@ -204,7 +204,7 @@ def test_after_a_crash_the_original_deadline_of_a_block_counts() -> None:
 
 
 def test_a_block_around_a_suspension_wakes_the_run_at_its_deadline() -> None:
-    bench = ReplayBench(linger_ms=0)
+    bench = ReplayBench(suspend_after=0)
 
     async def body(ctx: Context) -> object:
         try:
@@ -337,7 +337,7 @@ def test_a_run_that_is_not_over_at_its_deadline_ends_in_error_and_cancels_its_ch
         return await ctx.child("c", waits)
 
     async def main() -> None:
-        async with Engine(bench.stores(), [body, waits], clock=clock, linger_ms=0) as engine:
+        async with Engine(bench.stores(), [body, waits], clock=clock, suspend_after=0) as engine:
             first = await engine.run(body, run_id="r", deadline=timedelta(minutes=1))
             assert first.status == "suspended"
             assert first.wake_at is not None, "the deadline counts in when the run is due"

@@ -303,7 +303,7 @@ def test_a_limit_that_was_lowered_since_ends_with_what_there_is() -> None:
 def test_a_deadline_ends_with_what_there_is_also_in_a_later_segment() -> None:
     bench = Bench()
     ttl_ms = bench.store.lease_ttl_ms
-    bench.options = {"deadline_ms": ttl_ms + 1_000}
+    bench.options = {"deadline": ttl_ms / 1000 + 1}
     bench.die_at(nth_checkpoint(2), "after")
 
     def late(state: object, number: int) -> object:
@@ -317,7 +317,7 @@ def test_a_deadline_ends_with_what_there_is_also_in_a_later_segment() -> None:
     assert asyncio.run(bench.resume()).value == outcome.value
 
 
-@pytest.mark.parametrize("options", [{"max_turns": 0}, {"max_turns": 1.5}, {"deadline_ms": -1}])
+@pytest.mark.parametrize("options", [{"max_turns": 0}, {"max_turns": 1.5}, {"deadline": -0.001}])
 def test_a_limit_that_cannot_be_is_refused_before_anything_is_journalled(
     options: dict[str, object],
 ) -> None:

@@ -183,15 +183,15 @@ def test_a_bad_resolution_or_default_is_refused_and_the_run_waits_on(
     @workflow
     async def waits(ctx: Context) -> object:
         try:
-            await ctx.await_external("never", timeout_ms=5, default=value)
+            await ctx.await_external("never", timeout=0.005, default=value)
         except ConfigError as error:
             seen = error.path
-        return [seen, await ctx.await_external("k", timeout_ms=60_000)]
+        return [seen, await ctx.await_external("k", timeout=60)]
 
     async def main() -> None:
         linger = 100_000 if live else 0
         watched = WatchedStores(stores, around=around)
-        async with Engine(watched, [waits], clock=clock, linger_ms=linger) as engine:
+        async with Engine(watched, [waits], clock=clock, suspend_after=linger / 1000) as engine:
             handle = engine.start(waits, run_id="r")
             assert await asyncio.get_running_loop().run_in_executor(None, waiting.wait, 10)
             if not live:
@@ -231,12 +231,12 @@ async def round_trips(stores: Stores, clock: ManualClock, value: object) -> None
     @workflow
     async def echo(ctx: Context, args: object) -> object:
         stepped = await ctx.step("s", lambda: value)
-        waited = await ctx.await_external("d", timeout_ms=0, default=value)
+        waited = await ctx.await_external("d", timeout=0, default=value)
         resolved = await ctx.await_external("k")
         seen.append([args, stepped, waited, resolved])
         return [args, stepped, waited, resolved]
 
-    async with Engine(stores, [echo], clock=clock, linger_ms=0) as engine:
+    async with Engine(stores, [echo], clock=clock, suspend_after=0) as engine:
         await engine.run(echo, value, run_id="r")
         await engine.resolve("r", "k", value)
         outcome = await engine.resume("r")
@@ -339,7 +339,7 @@ def test_a_body_that_changes_what_it_was_given_changes_nothing_that_is_journalle
         args.append(2)
         value = await ctx.step("s", lambda: [1])
         value.append(2)
-        waited = await ctx.await_external("k", timeout_ms=0, default=[1])
+        waited = await ctx.await_external("k", timeout=0, default=[1])
         assert isinstance(waited, list)
         waited.append(2)
         return [args, value, waited]

@@ -42,7 +42,7 @@ class Bench:
         self.ran[name] += 1
 
     def engine(self) -> Engine:
-        return Engine(self.stores, [self.job], clock=self.clock, linger_ms=0)
+        return Engine(self.stores, [self.job], clock=self.clock, suspend_after=0)
 
     async def prepare(self, *names: str, resolved: bool = True) -> None:
         async with self.engine() as engine:
@@ -54,7 +54,7 @@ class Bench:
 
     async def until_idle(self, *, concurrency: int = 4) -> WorkerReport:
         async with self.engine() as engine:
-            worker = Worker(engine, concurrency=concurrency, poll_interval_ms=5)
+            worker = Worker(engine, concurrency=concurrency, poll_interval=0.005)
             return await asyncio.wait_for(worker.run(until_idle=True), 10)
 
     def acquired(self) -> list[object]:
@@ -111,7 +111,7 @@ def test_a_suspended_run_is_looked_at_when_it_is_due() -> None:
 
     @workflow
     async def job(ctx: Context, name: str) -> str:
-        await ctx.sleep(60_000)
+        await ctx.sleep(60)
         return name
 
     bench.job = job
@@ -156,7 +156,7 @@ def test_a_broken_run_is_set_aside_until_its_row_changes() -> None:
         before = bench.store.load("bad")
         results: list[WorkerResult] = []
         async with bench.engine() as engine:
-            worker = Worker(engine, poll_interval_ms=5, on_result=results.append)
+            worker = Worker(engine, poll_interval=0.005, on_result=results.append)
             report = await asyncio.wait_for(worker.run(until_idle=True), 10)
             assert report.outcomes == {"ok": 1}
             assert list(report.broken) == ["bad"]
@@ -203,18 +203,18 @@ class Blocking(Bench):
         assert await asyncio.get_running_loop().run_in_executor(None, self.began.wait, 10)
 
 
-@pytest.mark.parametrize("grace_ms", [10_000, 10])
-def test_a_stop_drains_and_then_lets_go(grace_ms: int) -> None:
+@pytest.mark.parametrize("grace", [10, 0.01])
+def test_a_stop_drains_and_then_lets_go(grace: float) -> None:
     bench = Blocking()
 
     async def main() -> WorkerReport:
         await bench.prepare("r")
         async with bench.engine() as engine:
-            worker = Worker(engine, poll_interval_ms=5)
+            worker = Worker(engine, poll_interval=0.005)
             working = asyncio.create_task(worker.run())
             await bench.reached()
-            worker.stop(grace_ms=grace_ms)
-            if grace_ms > 1_000:
+            worker.stop(grace=grace)
+            if grace > 1:
                 for _ in range(20):
                     await asyncio.sleep(0)
                 bench.end.set()
@@ -227,7 +227,7 @@ def test_a_stop_drains_and_then_lets_go(grace_ms: int) -> None:
     assert report.outcomes == {"running": 1}
     assert not bench.next_ran, "the next step is not begun"
     answered = any(b'"slow"' in r.payload and b'"ref"' in r.payload for r in bench.store.load("r"))
-    assert answered == (grace_ms > 1_000), "the step under way is journalled within the grace"
+    assert answered == (grace > 1), "the step under way is journalled within the grace"
     row = bench.store.get_meta("r")
     assert row is not None
     assert row.status == "running"
@@ -239,7 +239,7 @@ def test_a_cancelled_worker_lets_go_too() -> None:
     async def main() -> None:
         await bench.prepare("r")
         async with bench.engine() as engine:
-            working = asyncio.create_task(Worker(engine, poll_interval_ms=5).run())
+            working = asyncio.create_task(Worker(engine, poll_interval=0.005).run())
             await bench.reached()
             working.cancel()
             bench.end.set()
@@ -314,7 +314,7 @@ def test_a_run_that_met_a_full_disk_is_tried_again_after_a_rest() -> None:
     async def main() -> list[dict[str, int]]:
         nonlocal full
         async with bench.engine() as engine:
-            worker = Worker(engine, poll_interval_ms=5)
+            worker = Worker(engine, poll_interval=0.005)
             report = await worker.run(until_idle=True)
             seen = [dict(report.outcomes)]
             assert list(report.broken) == ["a"]
@@ -328,7 +328,7 @@ def test_a_run_that_met_a_full_disk_is_tried_again_after_a_rest() -> None:
     assert bench.ran == {"a": 1}
 
 
-@pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"poll_interval_ms": 0}])
+@pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"poll_interval": 0}])
 def test_numbers_that_cannot_work_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         Worker(Bench().engine(), **wrong)  # type: ignore[arg-type]

@@ -146,7 +146,7 @@ def test_every_mutation_of_a_segment_carries_its_lease() -> None:
         await ctx.parallel("p", [branch, branch])
         await ctx.sleep(0)
         await ctx.random()
-        return await ctx.await_external("k", timeout_ms=0, default=None)
+        return await ctx.await_external("k", timeout=0, default=None)
 
     assert asyncio.run(run(stores, clock, everything)).status == "ok"
     changes = stores.changes()
@@ -165,7 +165,7 @@ def test_deletion_and_offline_calls_ride_a_brief_lease() -> None:
         return await ctx.await_external("k")
 
     async def main() -> None:
-        async with Engine(stores, [waits], clock=clock, linger_ms=0) as engine:
+        async with Engine(stores, [waits], clock=clock, suspend_after=0) as engine:
             await engine.run(waits, run_id="r")
             for act in ("resolve", "cancel", "delete_run"):
                 stores.calls.clear()

@@ -80,7 +80,7 @@ class Family:
 
     def engine(self, *workflows: Workflow, stores: StorePair | None = None) -> Engine:
         known = workflows or (self.parent,)
-        return Engine(stores or self.watched, known, clock=self.clock, linger_ms=0)
+        return Engine(stores or self.watched, known, clock=self.clock, suspend_after=0)
 
     def entries(self, run_id: str) -> list[JournalEntry]:
         return read_journal(run_id, self.store.load(run_id))
@@ -98,7 +98,7 @@ class Family:
 
     async def until_idle(self, *workflows: Workflow) -> dict[str, int]:
         async with self.engine(*workflows) as engine:
-            worker = Worker(engine, poll_interval_ms=5)
+            worker = Worker(engine, poll_interval=0.005)
             report = await asyncio.wait_for(worker.run(until_idle=True), 20)
         assert report.broken == {}
         return report.outcomes

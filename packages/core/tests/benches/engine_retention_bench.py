@@ -11,7 +11,8 @@ from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
 if TYPE_CHECKING:
     from rulvar.core.engine import Context, RetentionPolicy, RetentionReport
 
-DAY_MS = 24 * 3600 * 1000
+DAY_S = 24 * 3600
+DAY_MS = DAY_S * 1000
 
 
 @workflow
@@ -43,7 +44,7 @@ class Bench:
 
     def engine(self) -> Engine:
         known = [fine, other, fails, waits]
-        return Engine(self.watched, known, clock=self.clock, linger_ms=0)
+        return Engine(self.watched, known, clock=self.clock, suspend_after=0)
 
     async def prepare(self) -> None:
         """Leave one run of each kind, a day between one and the next."""

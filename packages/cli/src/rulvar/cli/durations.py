@@ -35,4 +35,4 @@ def read_policy(older_than_ms: int, statuses: str, keep_last: int) -> RetentionP
     from rulvar.core import RetentionPolicy  # noqa: PLC0415 - brings the engine
 
     names = tuple(name.strip() for name in statuses.split(","))
-    return RetentionPolicy(older_than_ms=older_than_ms, statuses=names, keep_last=keep_last)
+    return RetentionPolicy(older_than=older_than_ms / 1000, statuses=names, keep_last=keep_last)

@@ -11,7 +11,7 @@ kind                      what happened; ``name`` and ``detail`` besides
 ``run.ended``             the segment is over; name: the status, or the class of the error
 ``step.started``          a step begins; name: the step's
 ``step.retried``          a try failed and another one follows; ``count``: the number of the
-                          failed one; ``duration_ms``: the wait; detail: what it raised
+                          failed one; ``duration``: the wait; detail: what it raised
 ``step.finished``         it was journalled; detail: ``ok`` or ``error``; ``count``: tries
 ``step.replayed``         the journal answered it
 ``turn.started``          one turn of a loop; name: the loop's; ``count``: the turn's number
@@ -20,13 +20,13 @@ kind                      what happened; ``name`` and ``detail`` besides
 ``worktree.started``      and ``.finished``, ``.replayed``: as with a step
 ``child.started``         and ``.finished``: a child run; detail: its id, or how it ended
 ``lease.granted``         a segment owns its run
-``lease.renewed``         ``duration_ms``: how long the store took
+``lease.renewed``         ``duration``: how long the store took
 ``lease.reacquired``      taken again after an expiry, under a new ``epoch``
 ``lease.released``        given back
 ``lease.lost``            detail: the refusal's reason
 ``write.refused``         the fence refused a write; name: the mutation; detail: the reason
 ``store.busy``            a write waits for the store and is tried again; name: the mutation
-``loop.blocked``          the event loop that a run is on does not answer; ``duration_ms``: for how
+``loop.blocked``          the event loop that a run is on does not answer; ``duration``: for how
                           long; detail ``given-up``: its lease is not renewed any more
 ``loop.answered``         it answers again
 ``lagged``                this listener was too slow; ``count``: how many it has lost
@@ -60,5 +60,5 @@ class Event:
     detail: str = ""
     seq: int | None = None
     count: int | None = None
-    duration_ms: float | None = None
+    duration: float | None = None
     at_ms: int = 0

@@ -109,7 +109,7 @@ class OpenTelemetryObserver:
             case "lease.reacquired":
                 self._reacquired.add(1)
             case "lease.renewed":
-                self._renewal.record((event.duration_ms or 0.0) / 1000)
+                self._renewal.record(event.duration or 0.0)
             case "store.busy":
                 self._busy.add(1, {"mutation": event.name})
             case "step.retried":
@@ -180,7 +180,7 @@ class OpenTelemetryObserver:
             facts: dict[str, str | int | float] = {
                 "attempt": event.count or 0,
                 "raised": event.detail,
-                "wait_s": (event.duration_ms or 0.0) / 1000,
+                "wait_s": event.duration or 0.0,
             }
             span.add_event(event.kind, facts, _time(event))
 

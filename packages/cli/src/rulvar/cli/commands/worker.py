@@ -172,13 +172,13 @@ async def _work(
             sweeper = Worker(
                 engine,
                 concurrency=concurrency,
-                poll_interval_ms=poll_interval_ms,
+                poll_interval=poll_interval_ms / 1000,
                 retention=retention,
                 on_result=teller.result,
             )
 
             def stop(number: signal.Signals) -> None:
-                sweeper.stop(grace_ms=grace_ms)
+                sweeper.stop(grace=grace_ms / 1000)
                 teller.stopping(number)
 
             with clean_end(asyncio.get_running_loop(), stop):

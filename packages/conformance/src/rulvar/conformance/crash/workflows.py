@@ -199,8 +199,8 @@ def rests(harness: Harness) -> Workflow:
     @workflow(name=f"{_PREFIX}rests")
     async def body(ctx: Context) -> object:
         first = await ctx.step("tired", harness.do, "tired")
-        await ctx.sleep(50_000)
-        answer = await ctx.await_external("nobody", timeout_ms=50_000, default="late")
+        await ctx.sleep(50)
+        answer = await ctx.await_external("nobody", timeout=50, default="late")
         return [first, answer, await ctx.step("awake", harness.do, "awake")]
 
     return body

@@ -186,7 +186,7 @@ async def _retain(harness: Harness) -> None:
     flow, run_id = workflows.rests(harness), harness.run_id("sleeps")
     async with harness.engine(flow) as engine:
         for _ in range(3):
-            worker = Worker(engine, retention=RetentionPolicy(older_than_ms=_OLD_MS))
+            worker = Worker(engine, retention=RetentionPolicy(older_than=_OLD_MS / 1000))
             await worker.run(until_idle=True)
             if (await engine.resume(run_id)).status in TERMINAL_STATUSES:
                 return

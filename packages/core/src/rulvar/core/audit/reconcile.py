@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rulvar.core.audit.findings import RepairOutcome, RowChange, RunAudit
     from rulvar.core.audit.scan import Progress
     from rulvar.core.clock import Clock
+    from rulvar.core.engine.kernel.durations import Duration
     from rulvar.core.ids import IdSource
     from rulvar.core.records import JournalRecord, RunMeta
     from rulvar.core.stores import StorePair
@@ -44,13 +45,13 @@ def reconcile_run_meta(
     dry_run: bool = False,
     clock: Clock | None = None,
     ids: IdSource | None = None,
-    lease_ttl_ms: int | None = None,
+    lease_ttl: Duration | None = None,
 ) -> Repair:
     """Rewrite a run's row from its journal where that is sound; return what was done.
 
-    With ``dry_run`` nothing is written and no lease is taken. ``lease_ttl_ms`` is for a
-    leasable store that does not say how long its leases live. Executes no step and needs no
-    workflow (contract.md#audit-and-repair).
+    With ``dry_run`` nothing is written and no lease is taken. ``lease_ttl`` (seconds or a
+    `timedelta`) is for a leasable store that does not say how long its leases live.
+    Executes no step and needs no workflow (contract.md#audit-and-repair).
 
     Raises `ConfigError` for what is no run id or a pair that cannot be worked on, and what the
     store raises when it cannot answer.
@@ -58,7 +59,7 @@ def reconcile_run_meta(
     before = audit_run(stores, run_id, clock=clock)
     if dry_run:
         return _unwritten(before)
-    with RowRewriter(stores, clock=clock, ids=ids, lease_ttl_ms=lease_ttl_ms) as rewriter:
+    with RowRewriter(stores, clock=clock, ids=ids, lease_ttl=lease_ttl) as rewriter:
         return _repair(stores, rewriter, before, clock)
 
 
@@ -70,7 +71,7 @@ def repair_runs(
     dry_run: bool = False,
     clock: Clock | None = None,
     ids: IdSource | None = None,
-    lease_ttl_ms: int | None = None,
+    lease_ttl: Duration | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Repair]:
     """Audit runs as `audit_runs` does, and repair each as `reconcile_run_meta` does.
@@ -80,9 +81,7 @@ def repair_runs(
     than it may be here; the others go on. Raises as `audit_runs` does.
     """
     audits = audit_runs(stores, run_ids=run_ids, statuses=statuses, clock=clock, progress=progress)
-    return _repairs(
-        stores, audits, dry_run=dry_run, clock=clock, ids=ids, lease_ttl_ms=lease_ttl_ms
-    )
+    return _repairs(stores, audits, dry_run=dry_run, clock=clock, ids=ids, lease_ttl=lease_ttl)
 
 
 def _repairs(
@@ -92,12 +91,12 @@ def _repairs(
     dry_run: bool,
     clock: Clock | None,
     ids: IdSource | None,
-    lease_ttl_ms: int | None,
+    lease_ttl: Duration | None,
 ) -> Iterator[Repair]:
     if dry_run:
         yield from map(_unwritten, audits)
         return
-    with RowRewriter(stores, clock=clock, ids=ids, lease_ttl_ms=lease_ttl_ms) as rewriter:
+    with RowRewriter(stores, clock=clock, ids=ids, lease_ttl=lease_ttl) as rewriter:
         for before in audits:
             try:
                 yield _repair(stores, rewriter, before, clock)

@@ -76,10 +76,10 @@ class Engine:
 
     ``ownership="lease"`` (the default): over a leasable store every segment acquires first.
     ``ownership="none"`` is a host's decision to write without a lease; ``require_lease=True``
-    forbids that, and forbids stores without leases. ``lease_ttl_ms`` is for a leasable store
-    that does not say how long its leases live. ``blocked_loop_limit`` is for how many seconds
-    an event loop may fail to answer before the leases of its runs are given up (default: ten
-    times to live).
+    forbids that, and forbids stores without leases. ``lease_ttl`` (seconds or a
+    `timedelta`) is for a leasable store that does not say how long its leases live.
+    ``blocked_loop_limit`` is for how many seconds an event loop may fail to answer before the
+    leases of its runs are given up (default: ten times to live).
 
     ``on_source_change`` says what to do when a run is resumed whose workflow's source has
     changed since it began: ``"warn"`` in the log, or ``"refuse"`` with `ConfigError`;
@@ -88,7 +88,7 @@ class Engine:
     ``build`` names the code that this process runs: a run that it cannot replay waits for
     another one. By default it is a hash of the sources of the package that defines the workflow.
 
-    ``linger_ms`` is how near a deadline must be for a waiting segment to wait for it instead
+    ``suspend_after`` is how near a deadline must be for a waiting segment to wait for it instead
     of suspending. ``store_threads`` bounds the store calls under way at once,
     ``step_threads`` the plain step functions. ``clock`` and ``ids`` are where time and
     chance come from.
@@ -109,12 +109,12 @@ class Engine:
         owner: str | None = None,
         ownership: Literal["lease", "none"] = "lease",
         require_lease: bool = False,
-        lease_ttl_ms: int | None = None,
+        lease_ttl: Duration | None = None,
         on_source_change: Literal["warn", "refuse"] = "warn",
         on_changed_args: Literal["warn", "refuse"] = "warn",
         build: str | None = None,
         blocked_loop_limit: float | None = None,
-        linger_ms: int = 1_000,
+        suspend_after: Duration = 1,
         store_threads: int = 64,
         step_threads: int = 64,
         clock: Clock | None = None,
@@ -149,8 +149,8 @@ class Engine:
             ids=ids,
             owner=readable_owner(owner),
             owns=owns,
-            lease_ttl_ms=ttl_of(stores, lease_ttl_ms) if owns else None,
-            linger_ms=linger_ms,
+            lease_ttl_ms=ttl_of(stores, lease_ttl) if owns else None,
+            suspend_after_ms=milliseconds_of("suspend_after", suspend_after),
             workflows=self._registry.by_name,
             bus=EventBus(clock, observers_of(observer, observers)),
             launch=children.launch,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from rulvar.core.clock import Clock
+    from rulvar.core.engine.kernel.durations import Duration
     from rulvar.core.engine.lease.ownership import Ownership
     from rulvar.core.engine.lease.writer import RunWriter
     from rulvar.core.engine.segment.runtime import Runtime
@@ -40,7 +41,7 @@ class RowRewriter:
     """Rewrites rows of runs that nobody holds, each under a lease of its own.
 
     Over a store without leases it writes without one, as every single writer does.
-    ``lease_ttl_ms`` is for a leasable store that does not say how long its leases live.
+    ``lease_ttl`` is for a leasable store that does not say how long its leases live.
     Raises `ConfigError` for a pair that cannot be worked on.
     """
 
@@ -50,14 +51,14 @@ class RowRewriter:
         *,
         clock: Clock | None = None,
         ids: IdSource | None = None,
-        lease_ttl_ms: int | None = None,
+        lease_ttl: Duration | None = None,
     ) -> None:
         self._engine = Engine(
             stores,
             owner=f"rulvar-repair:{socket.gethostname()[:80]}:{os.getpid()}",
             clock=clock,
             ids=ids,
-            lease_ttl_ms=lease_ttl_ms,
+            lease_ttl=lease_ttl,
         )
 
     def rewrite(self, run_id: str, decide: Decide) -> int | None:

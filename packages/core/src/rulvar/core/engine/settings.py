@@ -17,11 +17,13 @@ from rulvar.core.capabilities import (
     lease_ttl_ms_of,
 )
 from rulvar.core.checks import check_owner, check_ttl_ms
+from rulvar.core.engine.kernel.durations import milliseconds_of
 from rulvar.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from rulvar.core.engine.kernel.durations import Duration
     from rulvar.core.events import Event
     from rulvar.core.stores import StorePair
 
@@ -98,22 +100,23 @@ def decide_ownership(stores: StorePair, ownership: str, *, require_lease: bool) 
     return ownership == "lease" and leasable
 
 
-def ttl_of(stores: StorePair, lease_ttl_ms: int | None) -> int:
+def ttl_of(stores: StorePair, lease_ttl: Duration | None) -> int:
     """Return how long the store's leases live, in milliseconds.
 
     Raises `ConfigError` when nobody says, and for leases that an engine cannot keep alive.
     """
     told = lease_ttl_ms_of(stores.journal)
-    if lease_ttl_ms is None and told is None:
+    given_ms = None if lease_ttl is None else milliseconds_of("lease_ttl", lease_ttl)
+    if given_ms is None and told is None:
         message = (
             "the store grants leases but does not say for how long: give "
-            "Engine(lease_ttl_ms=...), in milliseconds"
+            "Engine(lease_ttl=...), in seconds"
         )
         raise ConfigError(message)
-    if told is not None and lease_ttl_ms not in {None, told}:
-        message = f"lease_ttl_ms={lease_ttl_ms}, but the store's leases live for {told} ms"
+    if told is not None and given_ms not in {None, told}:
+        message = f"lease_ttl={lease_ttl!r}, but the store's leases live for {told} ms"
         raise ConfigError(message)
-    ttl_ms = check_ttl_ms(lease_ttl_ms) if told is None else told
+    ttl_ms = check_ttl_ms(given_ms) if told is None else told
     if ttl_ms < SHORTEST_TTL_MS:
         message = (
             f"leases that live for {ttl_ms} ms cannot be renewed in time: open the store with "

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rulvar.core.checks import MAX_INTEGER, check_integer
 from rulvar.core.engine.admin.sweep import Sweeper, choose
 from rulvar.core.engine.code.calling import UserCode
+from rulvar.core.engine.kernel.durations import positive_seconds_of, seconds_of
 from rulvar.core.errors import (
     LeaseHeldError,
     OutcomeUnknownError,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.admin.retention import RetentionPolicy
     from rulvar.core.engine.engine import Engine
     from rulvar.core.engine.handle import RunHandle
+    from rulvar.core.engine.kernel.durations import Duration
     from rulvar.core.engine.kernel.outcome import RunOutcome
 
 __all__ = ["Worker", "WorkerReport", "WorkerResult"]
@@ -73,9 +75,10 @@ class WorkerReport:
 class Worker:
     """Sweeps running and suspended runs, acquires, resumes, renews and releases.
 
-    ``concurrency`` is how many runs it has at a time, ``poll_interval_ms`` how long it waits
+    ``concurrency`` is how many runs it has at a time, ``poll_interval`` how long it waits
     between two sweeps that found nothing; ``on_result`` is told about every segment.
-    ``retention`` is applied at the start and then every ``retention_interval_ms``. A
+    ``retention`` is applied at the start and then every ``retention_interval``; both are
+    in seconds or a `timedelta`. A
     broken run is set aside until its row changes. It takes runs of the workflows and versions
     that its engine has, except those that this very code cannot replay. A run that may be what
     kills its processes is executed last and alone. Raises `ConfigError` for numbers that cannot
@@ -87,20 +90,18 @@ class Worker:
         engine: Engine,
         *,
         concurrency: int = 4,
-        poll_interval_ms: int = 500,
+        poll_interval: Duration = 0.5,
         retention: RetentionPolicy | None = None,
-        retention_interval_ms: int = 60_000,
+        retention_interval: Duration = 60,
         on_result: Callable[[WorkerResult], None] | None = None,
     ) -> None:
-        check_integer("retention_interval_ms", retention_interval_ms, 1, MAX_INTEGER)
         check_integer("concurrency", concurrency, 1, MAX_INTEGER)
-        check_integer("poll_interval_ms", poll_interval_ms, 1, MAX_INTEGER)
         self._engine = engine
         self._concurrency = concurrency
         self._held_ms = (engine.runtime.lease_ttl_ms or 0) // 3
-        self._poll_seconds = poll_interval_ms / 1000
+        self._poll_seconds = positive_seconds_of("poll_interval", poll_interval)
         self._retention = retention
-        self._retention_seconds = retention_interval_ms / 1000
+        self._retention_seconds = positive_seconds_of("retention_interval", retention_interval)
         self._retained_at = -math.inf
         self._on_result = on_result
         runtime = engine.runtime
@@ -111,16 +112,16 @@ class Worker:
         self._running: dict[asyncio.Task[None], RunHandle] = {}
         self._report = WorkerReport()
         self._stop = asyncio.Event()
-        self._grace_ms = 10_000
+        self._grace_seconds = 10.0
 
-    def stop(self, *, grace_ms: int = 10_000) -> None:
+    def stop(self, *, grace: Duration = 10) -> None:
         """Ask the worker to end; call it on the worker's loop (``loop.add_signal_handler``).
 
-        No further run is taken. Steps under way have ``grace_ms`` milliseconds to end and be
-        journalled; then every run is let go and its lease given back, so that another worker
-        can go on at once.
+        No further run is taken. Steps under way have ``grace``, in seconds or a `timedelta`,
+        to end and be journalled; then every run is let go and its lease given back, so that
+        another worker can go on at once.
         """
-        self._grace_ms = grace_ms
+        self._grace_seconds = seconds_of("grace", grace)
         self._stop.set()
 
     async def run(self, *, until_idle: bool = False) -> WorkerReport:
@@ -282,7 +283,7 @@ class Worker:
         for handle in self._running.values():
             handle.drain()
         if self._running:
-            await asyncio.wait(set(self._running), timeout=self._grace_ms / 1000)
+            await asyncio.wait(set(self._running), timeout=self._grace_seconds)
         for handle in self._running.values():
             handle.detach()
         if self._running:

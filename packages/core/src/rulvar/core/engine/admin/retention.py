@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from rulvar.core.checks import MAX_INTEGER, check_integer
 from rulvar.core.engine.admin.callers import confirmed
 from rulvar.core.engine.admin.run_admin import check_no_live_child, with_short_lease
+from rulvar.core.engine.kernel.durations import milliseconds_of, seconds_of
 from rulvar.core.engine.lease.ownership import OwnedLease
 from rulvar.core.engine.segment.begin import RunState, read_run
 from rulvar.core.errors import (
@@ -37,6 +38,7 @@ from rulvar.core.wire import parse_time
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from rulvar.core.engine.kernel.durations import Duration
     from rulvar.core.engine.lease.ownership import Ownership
     from rulvar.core.engine.lease.writer import RunWriter
     from rulvar.core.engine.segment.runtime import Runtime
@@ -67,17 +69,17 @@ class PruneReport:
 class RetentionPolicy:
     """Which runs are deleted: terminal ones of these statuses, this long after their settle.
 
-    ``older_than_ms`` is the age since the settle, in milliseconds; ``keep_last`` spares that
-    many of the newest matching runs of each workflow whatever their age. Raises `ConfigError`
+    ``older_than`` is the age since the settle, in seconds or a `timedelta`; ``keep_last`` spares
+    that many of the newest matching runs of each workflow whatever their age. Raises `ConfigError`
     for a status that is not terminal or a negative number.
     """
 
-    older_than_ms: int
+    older_than: Duration
     statuses: tuple[str, ...] = ("ok", "cancelled")
     keep_last: int = 0
 
     def __post_init__(self) -> None:
-        check_integer("older_than_ms", self.older_than_ms, 0, MAX_INTEGER)
+        seconds_of("older_than", self.older_than)
         check_integer("keep_last", self.keep_last, 0, MAX_INTEGER)
         odd = [status for status in self.statuses if status not in TERMINAL_STATUSES]
         if odd or not self.statuses:
@@ -285,7 +287,9 @@ def _newest(runtime: Runtime, policy: RetentionPolicy) -> _Newest:
 
 def _old(runtime: Runtime, policy: RetentionPolicy, meta: RunMeta) -> bool:
     settled = _settled_ms(meta)
-    return settled is not None and runtime.clock.now_ms() - settled >= policy.older_than_ms
+    return settled is not None and runtime.clock.now_ms() - settled >= milliseconds_of(
+        "older_than", policy.older_than
+    )
 
 
 def _settled_ms(meta: RunMeta) -> int | None:

@@ -52,7 +52,6 @@ class _Missing:
 
 
 _MISSING = _Missing()
-_LONGEST_WAIT_MS = 100 * 365 * 24 * 3600 * 1000
 
 
 class Context:
@@ -158,7 +157,7 @@ class Context:
         /,
         *,
         max_turns: int = 1_000,
-        deadline_ms: int | None = None,
+        deadline: Duration | None = None,
         compact: Compaction | None = None,
     ) -> Turns:
         """Run ``turn(state, n)`` until it is done; keep the state after every turn.
@@ -166,15 +165,16 @@ class Context:
         ``turn``, plain or async, returns ``Continue(state)`` or ``Done(result)``; ``n`` counts
         from 0. After a crash the loop goes on from its last checkpoint: the turns before it
         are not run again, the one in flight is (at least once). After ``max_turns`` turns in
-        all, or when ``deadline_ms`` milliseconds have passed since the first call, the loop
-        ends with a partial outcome: see `Turns`. ``compact`` makes a long state shorter.
+        all, or when ``deadline`` (seconds or a `timedelta`) has passed since the first
+        call, the loop ends with a partial outcome: see `Turns`. ``compact`` makes a long state
+        shorter.
 
         Raises `StepFailedError` when a turn raised or returned something else, `ConfigError`
         for bad arguments.
         """
         check_call_name(name)
         check_integer("max_turns", max_turns, 1, MAX_INTEGER)
-        deadline = None if deadline_ms is None else self._deadline("deadline_ms", deadline_ms)
+        deadline_at = None if deadline is None else self._after("deadline", deadline)
         plan = _turns.Plan(
             turn=turn,
             initial=normalize(initial, path="$.initial"),
@@ -183,7 +183,7 @@ class Context:
         )
         await self._scope.wait_if_draining()
         with self._scope.alone(name):
-            return await _turns.turns(self._scope, name, plan, deadline)
+            return await _turns.turns(self._scope, name, plan, deadline_at)
 
     @overload
     async def worktree(
@@ -359,14 +359,15 @@ class Context:
         /,
         *,
         schema: Mapping[str, object] | bool | None = None,
-        timeout_ms: int | None = None,
+        timeout: Duration | None = None,
         default: object = _MISSING,
     ) -> object:
         """Wait for ``engine.resolve(run_id, key, value)`` and return the value.
 
         When nothing else can go on, the run suspends and its lease is given back. The
-        deadline is journalled: when ``timeout_ms`` has passed since the first call, the
-        result is ``default``, or `StepFailedError` (``TimeoutError``) without one.
+        deadline is journalled: when ``timeout``, in seconds or a `timedelta`, has passed since
+        the first call, the result is ``default``, or `StepFailedError` (``TimeoutError``)
+        without one.
 
         ``schema`` is a JSON Schema (2020-12), journalled when the call is first made: a
         resolution that does not fit it is refused, and the run waits on. It needs the extra
@@ -377,8 +378,8 @@ class Context:
         check_call_name(key)
         facts: dict[str, object] = {}
         if not isinstance(default, _Missing):
-            if timeout_ms is None:
-                message = "default needs a timeout_ms: without a deadline it is never used"
+            if timeout is None:
+                message = "default needs a timeout: without a deadline it is never used"
                 raise ConfigError(message)
             facts = {"hasDefault": True, "default": normalize(default, path="$.default")}
 
@@ -390,27 +391,27 @@ class Context:
                 check_default(checked, facts["default"])
             return facts | {"schema": checked}
 
-        deadline = None if timeout_ms is None else self._deadline("timeout_ms", timeout_ms)
+        deadline = None if timeout is None else self._after("timeout", timeout)
         return await self._suspend("external", key, deadline, draw)
 
-    async def sleep(self, duration_ms: int, /) -> None:
-        """Wait for ``duration_ms`` milliseconds, across restarts.
+    async def sleep(self, duration: Duration, /) -> None:
+        """Wait for ``duration``, in seconds or a `timedelta`, across restarts.
 
         The deadline is journalled at the first call. A short one is waited for; for a longer
         one the run suspends, and a worker looks at it again when it is due.
 
         Raises `ConfigError` for a negative duration or one over a hundred years.
         """
-        await self._suspend("timer", "$sleep", self._deadline("duration_ms", duration_ms), None)
+        await self._suspend("timer", "$sleep", self._after("duration", duration), None)
 
     def _in(self, seconds: float | None) -> str | None:
-        if seconds is None:
-            return None
+        return None if seconds is None else self._at(seconds)
+
+    def _at(self, seconds: float) -> str:
         return format_time(self._segment.runtime.clock.now_ms() + round(seconds * 1000))
 
-    def _deadline(self, what: str, wait_ms: int) -> str:
-        check_integer(what, wait_ms, 0, _LONGEST_WAIT_MS)
-        return format_time(self._segment.runtime.clock.now_ms() + wait_ms)
+    def _after(self, what: str, duration: Duration) -> str:
+        return self._at(seconds_of(what, duration))
 
     async def _suspend(
         self, kind: str, key: str, deadline: str | None, draw: Callable[[], object] | None

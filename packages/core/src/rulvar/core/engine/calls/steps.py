@@ -43,7 +43,7 @@ class Plan:
 
 def _wait_seconds(retry: RetryPolicy, attempt: int) -> float:
     drawn = random.random()  # noqa: S311 - no secret
-    return retry.wait_ms(after=attempt, drawn=drawn) / 1000
+    return retry.wait_seconds(after=attempt, drawn=drawn)
 
 
 async def step(scope: Scope, name: str, plan: Plan) -> object:
@@ -171,7 +171,7 @@ class _Attempts:
             detail=what,
             seq=self._opening.seq,
             count=self.made,
-            duration_ms=wait * 1000,
+            duration=wait,
         )
 
 

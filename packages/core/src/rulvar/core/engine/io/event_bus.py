@@ -46,7 +46,7 @@ class Emit(Protocol):
         detail: str = "",
         seq: int | None = None,
         count: int | None = None,
-        duration_ms: float | None = None,
+        duration: float | None = None,
     ) -> None:
         """Tell one event of this run."""
         ...
@@ -60,7 +60,7 @@ def no_events(
     detail: str = "",
     seq: int | None = None,
     count: int | None = None,
-    duration_ms: float | None = None,
+    duration: float | None = None,
 ) -> None:
     """Tell nobody."""
 
@@ -250,7 +250,7 @@ class EventBus:
         detail: str = "",
         seq: int | None = None,
         count: int | None = None,
-        duration_ms: float | None = None,
+        duration: float | None = None,
     ) -> None:
         """Tell one event, from any thread and under any lock; costs little when none listens."""
         streams = self._streams
@@ -265,7 +265,7 @@ class EventBus:
             detail=detail,
             seq=seq,
             count=count,
-            duration_ms=duration_ms,
+            duration=duration,
             at_ms=self._clock.now_ms(),
         )
         for observed in self._observed:

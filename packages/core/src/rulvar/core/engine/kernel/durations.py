@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from rulvar.core.errors import ConfigError
 
-__all__ = ["Duration", "milliseconds_of", "seconds_of"]
+__all__ = ["Duration", "milliseconds_of", "positive_seconds_of", "seconds_of"]
 
 Duration = float | timedelta
 
@@ -25,6 +25,15 @@ def seconds_of(what: str, duration: object) -> float:
         raise ConfigError(message)
     if not math.isfinite(seconds) or not 0 <= seconds <= _LONGEST_SECONDS:
         message = f"{what} must be between 0 and {_LONGEST_SECONDS} seconds, not {duration!r}"
+        raise ConfigError(message)
+    return seconds
+
+
+def positive_seconds_of(what: str, duration: object) -> float:
+    """Return a duration above 0 in seconds. Raises as `seconds_of`."""
+    seconds = seconds_of(what, duration)
+    if not seconds:
+        message = f"{what} must be above 0, not {duration!r}"
         raise ConfigError(message)
     return seconds
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rulvar.core.engine.kernel.durations import seconds_of
 from rulvar.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from rulvar.core.engine.kernel.durations import Duration
 
 __all__ = ["NO_RETRY", "RetryPolicy"]
 
@@ -20,16 +23,16 @@ class RetryPolicy:
     """Tries within one dispatch; each wait is twice the one before, plus jitter.
 
     ``attempts`` counts the first try too; ``on`` says which exceptions are worth another
-    try (classes, or a function of the exception); waits are in milliseconds. An exception
-    group is worth one when it is named itself, or when all that it holds is. What is no
-    `Exception`, as `SystemExit`, is tried again only where its class is named. Raises
+    try (classes, or a function of the exception); waits are in seconds or a `timedelta`.
+    An exception group is worth one when it is named itself, or when all that it holds is.
+    What is no `Exception`, as `SystemExit`, is tried again only where its class is named. Raises
     `ConfigError` for fewer than one attempt or a negative wait.
     """
 
     attempts: int = 3
-    wait_initial_ms: int = 100
-    wait_max_ms: int = 5_000
-    wait_jitter_ms: int = 1_000
+    wait_initial: Duration = 0.1
+    wait_max: Duration = 5
+    wait_jitter: Duration = 1
     on: type[BaseException] | tuple[type[BaseException], ...] | Callable[[Exception], bool] = (
         Exception
     )
@@ -38,11 +41,8 @@ class RetryPolicy:
         if self.attempts < 1:
             message = f"attempts must be at least 1, not {self.attempts}"
             raise ConfigError(message)
-        for name in ("wait_initial_ms", "wait_max_ms", "wait_jitter_ms"):
-            value = getattr(self, name)
-            if value < 0:
-                message = f"{name} must not be negative, it is {value}"
-                raise ConfigError(message)
+        for name in ("wait_initial", "wait_max", "wait_jitter"):
+            seconds_of(name, getattr(self, name))
 
     def covers(self, error: BaseException) -> bool:
         """Whether an exception is worth another try. Raises what a function ``on`` raises."""
@@ -50,14 +50,16 @@ class RetryPolicy:
             isinstance(error, BaseExceptionGroup) and all(map(self.covers, error.exceptions))
         )
 
-    def wait_ms(self, *, after: int, drawn: float) -> float:
-        """Return how long to wait after a failed attempt, counted from 1, in milliseconds.
+    def wait_seconds(self, *, after: int, drawn: float) -> float:
+        """Return how long to wait after a failed attempt, counted from 1, in seconds.
 
         ``drawn`` is a random number from 0 to 1: how much of the jitter is added.
         """
-        grown = self.wait_initial_ms * 2.0 ** min(after - 1, _MOST_DOUBLINGS)
-        jitter = drawn * self.wait_jitter_ms
-        return min(grown + jitter, self.wait_max_ms)
+        grown = seconds_of("wait_initial", self.wait_initial) * 2.0 ** min(
+            after - 1, _MOST_DOUBLINGS
+        )
+        jitter = drawn * seconds_of("wait_jitter", self.wait_jitter)
+        return min(grown + jitter, seconds_of("wait_max", self.wait_max))
 
     def _names(self, error: BaseException) -> bool:
         on = self.on

@@ -371,7 +371,7 @@ class OwnedLease:
 
     def _renewed(self, lease: Lease, asked_at: int, took_ms: float) -> None:
         self._alive_at = asked_at
-        self.emit("lease.renewed", epoch=lease.epoch, duration_ms=took_ms)
+        self.emit("lease.renewed", epoch=lease.epoch, duration=took_ms / 1000)
 
     def _renewal_refused(self, lease: Lease, error: LeaseHeldError) -> bool:
         """Take the run again if that is allowed; return whether the renewer shall go on."""

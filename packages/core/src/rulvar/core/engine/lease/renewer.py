@@ -240,7 +240,7 @@ class LeaseRenewer:
                 owned.emit("loop.answered")
             else:
                 detail = "given-up" if state == "given up" else ""
-                owned.emit("loop.blocked", detail=detail, duration_ms=seconds * 1000)
+                owned.emit("loop.blocked", detail=detail, duration=seconds)
         if watch.state != state:
             watch.state = state
             level, words = _WORDS[state]

@@ -84,7 +84,7 @@ class Launch(Protocol):
 class Runtime:
     """The machinery of one engine.
 
-    ``linger_ms`` is how near a deadline must be for a parked segment to wait for it instead
+    ``suspend_after_ms`` is how near a deadline must be for a parked segment to wait for it instead
     of suspending; ``lease_ttl_ms`` is None where the store grants no leases.
     """
 
@@ -100,7 +100,7 @@ class Runtime:
     owner: str
     owns: bool
     lease_ttl_ms: int | None
-    linger_ms: int
+    suspend_after_ms: int
     workflows: Mapping[str, Workflow]
     bus: EventBus
     launch: Launch

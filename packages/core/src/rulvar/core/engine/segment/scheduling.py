@@ -193,7 +193,7 @@ class Scheduler:
         wake_at = self._next_deadline()
         if wake_at is not None:
             ahead_ms = parse_time(wake_at) - segment.runtime.clock.now_ms()
-            if ahead_ms <= segment.runtime.linger_ms:
+            if ahead_ms <= segment.runtime.suspend_after_ms:
                 return  # it is due soon: a timer is set for it
         self.wake_at = wake_at
         segment.end(Ending.SUSPENDED)
