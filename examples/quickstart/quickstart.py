@@ -25,22 +25,21 @@ import workflow
 from processes import Cast, Child, Report, StoryError
 from rulvar.core import (
     Lease,
-    LeaseAdmin,
     LeaseHeldError,
     RulvarError,
     StoreBusyError,
-    SystemIds,
     assert_fenced_writes,
-    has_lease_admin,
     open_stores,
 )
+from rulvar.core.ids import SystemIds
 from rulvar.core.journal import read_journal
+from rulvar.core.spi import LeaseAdmin, has_lease_admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rulvar.core import FencedStores, LeaseInfo
     from rulvar.core.journal import JournalEntry
+    from rulvar.core.spi import FencedStores, LeaseInfo
 
 __all__ = ["main"]
 

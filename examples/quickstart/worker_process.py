@@ -20,19 +20,21 @@ import workflow
 from rulvar.core import (
     Engine,
     Event,
-    JournalRecord,
     Lease,
     LeaseHeldError,
     RulvarError,
-    RunMeta,
     SupersededError,
     Worker,
     WorkerResult,
     assert_fenced_writes,
+    open_stores,
+)
+from rulvar.core.spi import (
+    JournalRecord,
+    RunMeta,
     has_lease_admin,
     has_lease_revival,
     has_whole_run_delete,
-    open_stores,
 )
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from rulvar.core import Engine, RulvarError, RunMeta, open_stores, workflow
+from rulvar.core import Engine, RulvarError, open_stores, workflow
+from rulvar.core.spi import RunMeta
 from rulvar.core.testing import WatchedStores
 
 if TYPE_CHECKING:

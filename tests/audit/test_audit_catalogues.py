@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from rulvar.core import Stores, audit_runs
+from rulvar.core import Stores
+from rulvar.core.audit import audit_runs
 from rulvar.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ with connection:
 
 AUDIT = """
 import collections, json, resource, sys, time
-from rulvar.core import audit_runs, count_runs, open_stores
+from rulvar.core import open_stores
+from rulvar.core.audit import audit_runs, count_runs
 
 def peak_kib():
     if sys.platform == "linux":

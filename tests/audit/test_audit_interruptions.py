@@ -12,20 +12,15 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from rulvar.core import (
-    audit_run,
-    audit_runs,
-    parse_time,
-    reconcile_run_meta,
-    repair_runs,
-)
+from rulvar.core.audit import audit_run, audit_runs, reconcile_run_meta, repair_runs
 from rulvar.core.journal import last_settle, read_journal
+from rulvar.core.wire import parse_time
 from rulvar.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rulvar.core import RunMeta
+    from rulvar.core.spi import RunMeta
 
 PROCESS = Path(__file__).with_name("audit_process.py")
 TTL_MS = 600

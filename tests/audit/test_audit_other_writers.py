@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.core import audit_runs, open_stores, reconcile_run_meta, repair_runs
+from rulvar.core import open_stores
+from rulvar.core.audit import audit_runs, reconcile_run_meta, repair_runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -110,7 +110,7 @@ def with_a_stranger(make_environment: MakeEnvironment) -> Environment:
 
 LIST = """
 import json
-from rulvar.core import installed_stores
+from rulvar.core.plugins import installed_stores
 print(json.dumps([[s.scheme, s.distribution, s.problem] for s in installed_stores()]))
 """
 
@@ -127,7 +127,8 @@ print(json.dumps(marks))
 
 REFUSED = """
 import json, sys
-from rulvar.core import PluginError, open_stores
+from rulvar.core import open_stores
+from rulvar.core.errors import PluginError
 
 try:
     open_stores(sys.argv[1])
@@ -137,7 +138,8 @@ except PluginError as error:
 
 TAKEOVER = """
 import json, sys
-from rulvar.core import JournalRecord, LeaseHeldError, open_stores
+from rulvar.core import LeaseHeldError, open_stores
+from rulvar.core.spi import JournalRecord
 
 with open_stores(sys.argv[1]) as stores:
     stalled = stores.journal.acquire("run-1", "stalled")

@@ -116,7 +116,7 @@ def miscounts():
 def forgets_what_was_done():
     """Have B find each file's step begun, and in the place of its answer another entry."""
     import json
-    from rulvar.core import JournalRecord
+    from rulvar.core.spi import JournalRecord
     whole = SqliteStore.load
 
     def load(self, run_id):

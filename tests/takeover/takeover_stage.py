@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from rulvar.core import LeaseInfo
     from rulvar.core.journal import JournalEntry
+    from rulvar.core.spi import LeaseInfo
 
 __all__ = ["Player", "Stage", "freeze_outside_a_commit"]
 

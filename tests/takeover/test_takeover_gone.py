@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rulvar.core import has_lease_admin, open_stores
+from rulvar.core import open_stores
 from rulvar.core.engine.io.process_identity import parse_owner
+from rulvar.core.spi import has_lease_admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

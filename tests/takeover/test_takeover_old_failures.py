@@ -18,7 +18,6 @@ from rulvar.core import (
     Continue,
     Done,
     Engine,
-    RunMeta,
     Stores,
     SupersededError,
     Worker,
@@ -26,6 +25,7 @@ from rulvar.core import (
     has_fenced_writes,
     workflow,
 )
+from rulvar.core.spi import RunMeta
 from rulvar.core.testing import ManualClock, WatchedStores
 from rulvar.stores.sqlite import SqliteStore
 

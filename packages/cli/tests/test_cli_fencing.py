@@ -78,7 +78,7 @@ def test_the_probe_leaves_no_run_behind(sqlite: tuple[str, str]) -> None:
     assert result.stdout == "no runs\n"
 
 
-@pytest.mark.filterwarnings("ignore::rulvar.core.EphemeralStoreWarning")
+@pytest.mark.filterwarnings("ignore::rulvar.core.memory.EphemeralStoreWarning")
 def test_a_pair_that_promises_nothing_is_status_1() -> None:
     store = ("--store", "memory://")
     text = check(*store, "--probe", status=1).stdout

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from cli_command import rulvar
 
-from rulvar.core import has_leases, open_stores
+from rulvar.core import open_stores
 from rulvar.core.records import JournalRecord
+from rulvar.core.spi import has_leases
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -90,7 +90,7 @@ def test_arguments_come_from_standard_input_and_files(project: Path) -> None:
 
 
 @pytest.mark.usefixtures("project")
-@pytest.mark.filterwarnings("ignore::rulvar.core.EphemeralStoreWarning")
+@pytest.mark.filterwarnings("ignore::rulvar.core.memory.EphemeralStoreWarning")
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
@@ -233,7 +233,7 @@ def test_a_worker_finishes_what_waits_and_says_so(project: Path) -> None:
 
 
 @pytest.mark.usefixtures("project")
-@pytest.mark.filterwarnings("ignore::rulvar.core.EphemeralStoreWarning")
+@pytest.mark.filterwarnings("ignore::rulvar.core.memory.EphemeralStoreWarning")
 def test_a_worker_warns_of_a_store_without_the_fence() -> None:
     result = rulvar("worker", "--until-idle", "--store", "memory://", "--json")
     assert "warning: not fenced: the journal store" in result.stderr

@@ -11,9 +11,10 @@ from cli_command import document, rulvar
 
 from rulvar.cli import multi_run
 from rulvar.cli.commands.take_over import _take
-from rulvar.core import Engine, JournalRecord, Stores, workflow
+from rulvar.core import Engine, Stores, workflow
 from rulvar.core.errors import LeaseHeldError, SupersededError
 from rulvar.core.plugins import open_stores
+from rulvar.core.spi import JournalRecord
 from rulvar.core.testing import WatchedStores
 from rulvar.stores.sqlite import SqliteStore
 

@@ -10,7 +10,7 @@ from rulvar.core.testing import ReferenceStore, reference_stores
 
 if TYPE_CHECKING:
     from rulvar.conformance import Home
-    from rulvar.core import JournalRecord, Lease
+    from rulvar.core.spi import JournalRecord, Lease
 
 
 class Empty:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from rulvar.conformance.harness.machine_clock import true_now_ms
-from rulvar.core import Stores, SystemClock, open_stores
+from rulvar.core import Stores, open_stores
 from rulvar.core.engine import driver
 from rulvar.core.engine.admin import run_admin
 from rulvar.core.engine.calls import git, steps
@@ -32,6 +32,7 @@ from rulvar.core.engine.segment.scope import unwrap
 from rulvar.core.errors import StoreBusyError
 from rulvar.core.journal import encode_entry
 from rulvar.core.records import TERMINAL_STATUSES
+from rulvar.core.spi import SystemClock
 from rulvar.core.testing import WatchedStores
 from rulvar.stores.sqlite import SqliteStore
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rulvar.conformance import Home
     from rulvar.conformance.certification.certificate import Result
-    from rulvar.core import JournalRecord, Lease
+    from rulvar.core.spi import JournalRecord, Lease
 
 
 class _RaisesWhenRead(ReferenceStore):

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 _PROGRAM = """
 import time
 from rulvar.conformance.harness.machine_clock import offset_ms, set_offset, true_now_ms
-from rulvar.core import SystemClock
+from rulvar.core.spi import SystemClock
 
 clock = SystemClock()
 before = time.monotonic()

@@ -15,7 +15,7 @@ import pytest
 from rulvar.conformance import certify
 from rulvar.conformance.contract.checks import atomicity
 from rulvar.conformance.harness.stepping import Stepped
-from rulvar.core import JournalRecord
+from rulvar.core.spi import JournalRecord
 from rulvar.core.testing import ReferenceStore
 
 sys.path.insert(0, str(Path(__file__).parent / "gallery"))

@@ -23,7 +23,8 @@ from rulvar.conformance import (
 )
 from rulvar.conformance.certification.certificate import Certificate
 from rulvar.conformance.contract.registry import chosen
-from rulvar.core import ConfigError, PluginError, Stores
+from rulvar.core import ConfigError, Stores
+from rulvar.core.errors import PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

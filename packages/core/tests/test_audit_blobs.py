@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from audit_journals import WORKED, prepared, record, row, scattered, start, step
 
-from rulvar.core import audit_run
+from rulvar.core.audit import audit_run
 from rulvar.core.journal import JournalEntry, encode_entry
 from rulvar.core.records import JournalRecord, JsonMembers, RunMeta
 from rulvar.core.testing import ManualClock, WatchedStores, reference_stores

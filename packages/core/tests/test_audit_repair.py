@@ -13,7 +13,7 @@ import pytest
 
 import rulvar.core.audit
 import rulvar.core.engine.repair
-from rulvar.core import audit_run, audit_runs, reconcile_run_meta, repair_runs
+from rulvar.core.audit import audit_run, audit_runs, reconcile_run_meta, repair_runs
 from rulvar.core.engine import Engine, Worker, workflow
 from rulvar.core.errors import ConfigError, OutcomeUnknownError, StoreBusyError
 from rulvar.core.records import JournalRecord, JsonMembers, Lease, RunMeta

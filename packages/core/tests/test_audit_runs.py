@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from audit_journals import WORKED, record, row, scattered, settle
 
-from rulvar.core import audit_run, audit_runs, count_runs
+from rulvar.core.audit import audit_run, audit_runs, count_runs
 from rulvar.core.errors import (
     ConfigError,
 )

@@ -20,8 +20,7 @@ from audit_journals import (
     step,
 )
 
-from rulvar.core import audit_run, audit_runs
-from rulvar.core.audit import RowChange
+from rulvar.core.audit import RowChange, audit_run, audit_runs
 from rulvar.core.errors import (
     StoreBusyError,
     StoreClosedError,

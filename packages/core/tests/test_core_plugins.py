@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 GOOD = """
-from rulvar.core import Stores, hookimpl
+from rulvar.core.spi import Stores, hookimpl
 
 @hookimpl
 def rulvar_open_stores(url):
@@ -158,7 +158,7 @@ BROKEN: list[tuple[str, str, list[str]]] = [
     (
         "shy",
         (
-            "from rulvar.core import hookimpl, Stores\n"
+            "from rulvar.core.spi import hookimpl, Stores\n"
             "class Shy:\n    def __getattr__(self, name): raise SystemExit(0)\n"
             "@hookimpl\ndef rulvar_open_stores(url): return Stores(Shy(), Shy())\n"
         ),
@@ -167,7 +167,7 @@ BROKEN: list[tuple[str, str, list[str]]] = [
     (
         "breaking",
         (
-            "from rulvar.core import hookimpl\n@hookimpl\n"
+            "from rulvar.core.spi import hookimpl\n@hookimpl\n"
             "def rulvar_open_stores(url): raise KeyboardInterrupt\n"
         ),
         ["failed with KeyboardInterrupt"],
@@ -184,28 +184,28 @@ BROKEN: list[tuple[str, str, list[str]]] = [
     ),
     (
         "misspelt",
-        "from rulvar.core import hookimpl\n@hookimpl\ndef rulvar_open_store(url): ...\n",
+        "from rulvar.core.spi import hookimpl\n@hookimpl\ndef rulvar_open_store(url): ...\n",
         ["does not fit", "rulvar_open_store"],
     ),
     (
         "arguments",
-        "from rulvar.core import hookimpl\n@hookimpl\ndef rulvar_open_stores(uri): ...\n",
+        "from rulvar.core.spi import hookimpl\n@hookimpl\ndef rulvar_open_stores(uri): ...\n",
         ["does not fit", "uri"],
     ),
     (
         "nothing",
-        "from rulvar.core import hookimpl\n@hookimpl\ndef rulvar_open_stores(url): ...\n",
+        "from rulvar.core.spi import hookimpl\n@hookimpl\ndef rulvar_open_stores(url): ...\n",
         ["returned None, not Stores"],
     ),
     (
         "other",
-        "from rulvar.core import hookimpl\n@hookimpl\ndef rulvar_open_stores(url): return 7\n",
+        "from rulvar.core.spi import hookimpl\n@hookimpl\ndef rulvar_open_stores(url): return 7\n",
         ["returned an int, not Stores"],
     ),
     (
         "halves",
         (
-            "from rulvar.core import hookimpl, Stores\n@hookimpl\n"
+            "from rulvar.core.spi import hookimpl, Stores\n@hookimpl\n"
             "def rulvar_open_stores(url): return Stores(object(), object())\n"
         ),
         ["journal.append", "transcripts.list_refs"],
@@ -213,7 +213,7 @@ BROKEN: list[tuple[str, str, list[str]]] = [
     (
         "failing",
         (
-            "from rulvar.core import hookimpl\n@hookimpl\n"
+            "from rulvar.core.spi import hookimpl\n@hookimpl\n"
             "def rulvar_open_stores(url): raise OSError('no driver')\n"
         ),
         ["failed with OSError: no driver"],
@@ -221,7 +221,7 @@ BROKEN: list[tuple[str, str, list[str]]] = [
     (
         "quitting",
         (
-            "from rulvar.core import hookimpl\n@hookimpl\n"
+            "from rulvar.core.spi import hookimpl\n@hookimpl\n"
             "def rulvar_open_stores(url): raise SystemExit(3)\n"
         ),
         ["failed with SystemExit: 3"],
@@ -254,7 +254,7 @@ def test_two_claims_on_one_scheme_name_both(site: Site) -> None:
     assert "acme-store 1.2 (good_plugin)" in message
     assert "rival 1.2 (rival_plugin)" in message
     problems = site.ask(
-        "from rulvar.core import installed_stores\n"
+        "from rulvar.core.plugins import installed_stores\n"
         "answer = [[s.distribution, s.problem] for s in installed_stores() if s.scheme == 'good']"
     )
     assert problems == [
@@ -269,7 +269,7 @@ def test_damaged_metadata_hides_nobody_else(site: Site) -> None:
     site.add("malformed", "[rulvar.stores]\nodd = not a module!!\n")
     answer = site.ask(
         "import warnings\n"
-        "from rulvar.core import installed_stores\n"
+        "from rulvar.core.plugins import installed_stores\n"
         "with warnings.catch_warnings(record=True) as caught:\n"
         "    warnings.simplefilter('always')\n"
         "    found = {s.scheme: [s.distribution, s.problem] for s in installed_stores()}\n"

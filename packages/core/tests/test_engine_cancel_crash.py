@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from rulvar.core import audit_runs
+from rulvar.core.audit import audit_runs
 from rulvar.core.engine import Engine, Worker, workflow
 from rulvar.core.errors import LeaseHeldError, StepFailedError
 from rulvar.core.stores import Stores

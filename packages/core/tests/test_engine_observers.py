@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from event_bench import WHOLE, Bench, told, two_steps
 
-from rulvar.core import hookimpl
 from rulvar.core.engine import Engine, workflow
 from rulvar.core.errors import ConfigError, PluginError
+from rulvar.core.spi import hookimpl
 
 if TYPE_CHECKING:
     from rulvar.core.engine import Context, Event

@@ -12,7 +12,7 @@ import pytest
 from engine_worktree_bench import git
 
 import rulvar.core.engine
-from rulvar.core import reconcile_run_meta
+from rulvar.core.audit import reconcile_run_meta
 from rulvar.core.engine import (
     Compaction,
     Continue,

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
-from rulvar.core import JournalRecord, Lease, RunFilter, RunMeta, Stores, audit_runs
+from rulvar.core import Lease, Stores
+from rulvar.core.audit import audit_runs
 from rulvar.core.copy_runs import copy_runs
+from rulvar.core.spi import JournalRecord, RunFilter, RunMeta
 from rulvar.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from rulvar.core.testing import ReferenceStore, ReferenceTranscripts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rulvar.core import Clock, JournalRecord, Lease, RunMeta
+    from rulvar.core.spi import Clock, JournalRecord, Lease, RunMeta
 
 
 class _ChecksFirst(ReferenceStore):

@@ -12,7 +12,7 @@ from rulvar.core.testing import ReferenceTranscripts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rulvar.core import BlobStat, Lease
+    from rulvar.core.spi import BlobStat, Lease
     from rulvar.core.testing import ReferenceStore
 
 

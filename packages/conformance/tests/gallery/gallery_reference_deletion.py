@@ -13,7 +13,7 @@ from rulvar.core.testing import ReferenceStore
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rulvar.core import JournalRecord, Lease, RunMeta
+    from rulvar.core.spi import JournalRecord, Lease, RunMeta
 
 
 @broken("delete-keeps-row", "the row of a deleted run stays", breaks="D1-removes")

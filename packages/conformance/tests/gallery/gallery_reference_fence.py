@@ -20,8 +20,8 @@ from rulvar.core.errors import JournalOrderViolation, LeaseHeldError
 from rulvar.core.testing import ReferenceStore, ReferenceTranscripts
 
 if TYPE_CHECKING:
-    from rulvar.core import JournalRecord, Lease, RunMeta
     from rulvar.core.errors import RefusalReason
+    from rulvar.core.spi import JournalRecord, Lease, RunMeta
 
 
 # --- what the verdict looks at --------------------------------------------------------------

@@ -14,7 +14,7 @@ from rulvar.core.testing import ReferenceStore
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rulvar.core import JournalRecord, Lease, RunMeta
+    from rulvar.core.spi import JournalRecord, Lease, RunMeta
 
 
 class _ChangesIds(ReferenceStore):

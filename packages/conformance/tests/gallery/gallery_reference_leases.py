@@ -12,8 +12,8 @@ from rulvar.core.errors import LeaseHeldError
 from rulvar.core.testing import ReferenceStore
 
 if TYPE_CHECKING:
-    from rulvar.core import JournalRecord, Lease, RunMeta
     from rulvar.core.errors import RefusalReason
+    from rulvar.core.spi import JournalRecord, Lease, RunMeta
 
 
 # --- who gets the run -----------------------------------------------------------------------

@@ -14,7 +14,7 @@ from rulvar.core.testing import ReferenceStore
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rulvar.core import Lease, LeaseInfo
+    from rulvar.core.spi import Lease, LeaseInfo
 
 
 @broken(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import apsw
 
     from rulvar.conformance import Home
-    from rulvar.core import JournalRecord, Lease, Stores
+    from rulvar.core.spi import JournalRecord, Lease, Stores
 
 __all__: list[str] = []
 

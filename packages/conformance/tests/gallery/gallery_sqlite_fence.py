@@ -27,8 +27,8 @@ from rulvar.stores.sqlite.lease_status import read_lease_state, refuse_if_dead
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rulvar.core import JournalRecord, Lease, RunMeta
     from rulvar.core.records import BlobStat
+    from rulvar.core.spi import JournalRecord, Lease, RunMeta
     from rulvar.stores.sqlite.database import Database
 
 __all__: list[str] = []

@@ -15,7 +15,7 @@ from rulvar.stores.sqlite.job import Job
 from rulvar.stores.sqlite.mutations import Transaction
 
 if TYPE_CHECKING:
-    from rulvar.core import JournalRecord, Lease, RunMeta
+    from rulvar.core.spi import JournalRecord, Lease, RunMeta
 
 __all__: list[str] = []
 

@@ -19,8 +19,8 @@ from rulvar.stores.sqlite import SqliteStore, schema
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rulvar.core import Lease, RunMeta
     from rulvar.core.records import RunFilter
+    from rulvar.core.spi import Lease, RunMeta
 
 __all__: list[str] = []
 

@@ -15,7 +15,7 @@ from rulvar.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from rulvar.conformance import Home
-    from rulvar.core import JournalRecord, Lease
+    from rulvar.core.spi import JournalRecord, Lease
 
 __all__: list[str] = []
 

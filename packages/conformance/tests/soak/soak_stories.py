@@ -14,8 +14,8 @@ from rulvar.conformance.soak.history import (
     Seen,
     content_of,
 )
-from rulvar.core import JournalRecord, Lease, RunMeta
 from rulvar.core.errors import LeaseHeldError, RulvarError
+from rulvar.core.spi import JournalRecord, Lease, RunMeta
 from rulvar.core.testing import ManualClock, ReferenceStore
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from rulvar.conformance.soak.checker import judge
 from rulvar.core.testing import ReferenceStore
 
 if TYPE_CHECKING:
-    from rulvar.core import JournalRecord, Lease
+    from rulvar.core.spi import JournalRecord, Lease
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -22,15 +22,15 @@ from rulvar.conformance.harness.machine_clock import true_now_ms
 from rulvar.conformance.soak import CI, CoverageGoals, Plan, run, soak
 from rulvar.conformance.soak.cli import soak_command
 from rulvar.conformance.soak.coverage import coverage_of, with_clock
-from rulvar.core import Stores, SystemClock
 from rulvar.core.errors import ConfigError, StoreCorruptError
+from rulvar.core.spi import Stores, SystemClock
 from rulvar.core.testing import ReferenceStore, reference_stores
 from rulvar.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from rulvar.conformance import Home
     from rulvar.conformance.soak.goals import Shortfall
-    from rulvar.core import JournalRecord, Lease
+    from rulvar.core.spi import JournalRecord, Lease
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="stops processes")
 

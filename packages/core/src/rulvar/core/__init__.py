@@ -1,12 +1,13 @@
-"""Durable runs with fenced ownership: the front door of ``rulvar-core``.
+"""Durable runs with fenced ownership: the front door of ``rulvar-core`` for applications.
 
-CONTRIBUTING.md has the reading order and says where each kind of change goes;
-docs/contract.md is what is promised.
+    stores = open_stores("sqlite:///runs.db")      # or MemoryStores(), in a test
+    assert_fenced_writes(stores)
+    async with Engine(stores, [order]) as engine:  # `order` is a function under `@workflow`
+        await engine.run(order, {"item": "lamp"}, run_id="order-1")
 
-What applications use comes first: `open_stores`, `assert_fenced_writes`, `workflow`,
-`Engine`, `Worker`. Store authors need the protocols, `check_record` and its kin,
-`hookimpl` and `StoreURL`. Everything here is public; a name with a leading underscore, here
-or in a module's name, is not.
+Authors of stores import from `rulvar.core.spi`, those who audit and repair from
+`rulvar.core.audit`, tests from `rulvar.core.testing`, and `rulvar.core.otel` has the counters
+and traces. Every name of `rulvar.core.errors` is public too. docs/contract.md is what is promised.
 
 The engine and the plugin machinery are imported at their first use, so that a store or a
 start-up check that needs neither pays for neither.
@@ -16,54 +17,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rulvar.core.capabilities import (
-    busy_timeout_ms_of,
-    declares_fenced_writes,
-    fencing_domain_of,
-    has_blob_info,
-    has_close,
-    has_epoch_floor,
-    has_fenced_journal,
-    has_fenced_transcripts,
-    has_journal_tail,
-    has_lease_admin,
-    has_lease_batch,
-    has_lease_revival,
-    has_leases,
-    has_meta_lookup,
-    has_run_inventory,
-    has_whole_run_delete,
-    lease_ttl_ms_of,
-)
-from rulvar.core.checks import (
-    check_after_seq,
-    check_blob,
-    check_epoch,
-    check_filter,
-    check_lease,
-    check_limit,
-    check_meta,
-    check_owner,
-    check_record,
-    check_ref,
-    check_run_id,
-    check_seq,
-    check_ttl_ms,
-    run_of_ref,
-)
-from rulvar.core.clock import Clock, SystemClock
 from rulvar.core.errors import (
     AlreadyAnsweredError,
     ConfigError,
     InvalidResolutionError,
     JournalCompatibilityError,
-    JournalOrderViolation,
     LeaseHeldError,
     NonDeterminismError,
     NotAskedError,
-    OutcomeUnknownError,
-    PluginError,
-    RefusalReason,
     RulvarError,
     RunCancelledError,
     RunError,
@@ -71,12 +32,7 @@ from rulvar.core.errors import (
     SettlementError,
     StepFailedError,
     StoreBusyError,
-    StoreClosedError,
-    StoreCorruptError,
     StoreError,
-    StoreForkedError,
-    StoreFullError,
-    StoreInUseError,
     SupersededError,
 )
 from rulvar.core.fencing import (
@@ -87,62 +43,11 @@ from rulvar.core.fencing import (
     hasFencedWrites,
     probe_fencing,
 )
-from rulvar.core.filters import matches
-from rulvar.core.ids import IdSource, SystemIds
-from rulvar.core.memory import (
-    EphemeralStoreWarning,
-    MemoryJournalStore,
-    MemoryStores,
-    MemoryTranscriptStore,
-)
-from rulvar.core.protocols import (
-    BlobInfo,
-    Closable,
-    EpochFloor,
-    FencedJournalStore,
-    FencedTranscriptStore,
-    JournalStore,
-    JournalTail,
-    LeasableStore,
-    LeaseAdmin,
-    LeaseBatch,
-    LeaseRevival,
-    MetaLookup,
-    RunInventory,
-    TranscriptStore,
-    WholeRunDelete,
-)
-from rulvar.core.records import (
-    RUN_STATUSES,
-    TERMINAL_STATUSES,
-    BlobStat,
-    Blocked,
-    JournalRecord,
-    JsonMembers,
-    Lease,
-    LeaseInfo,
-    RunFilter,
-    RunMeta,
-    RunStatus,
-)
+from rulvar.core.memory import MemoryStores
+from rulvar.core.records import Lease
 from rulvar.core.stores import FencedStores, StorePair, Stores
-from rulvar.core.urls import StoreOptions, StoreURL
-from rulvar.core.wire import format_time, parse_time
 
 if TYPE_CHECKING:
-    from rulvar.core.audit import (
-        BlobFinding,
-        Finding,
-        Repair,
-        RowChange,
-        RunAudit,
-        Verdict,
-        audit_run,
-        audit_runs,
-        count_runs,
-        reconcile_run_meta,
-        repair_runs,
-    )
     from rulvar.core.engine import (
         Compaction,
         Context,
@@ -167,26 +72,18 @@ if TYPE_CHECKING:
         WorktreeResult,
     )
     from rulvar.core.engine.code.workflow import Workflow, workflow
-    from rulvar.core.hookspecs import hookimpl
-    from rulvar.core.plugins import installed_stores, open_stores
+    from rulvar.core.plugins import open_stores
 else:
     # Name to module, imported at first use. Hidden from type checkers: a visible module
     # __getattr__ would make every misspelt name an object instead of an error.
     _LAZY = {
-        "BlobFinding": "rulvar.core.audit",
-        "Finding": "rulvar.core.audit",
-        "Repair": "rulvar.core.audit",
-        "RowChange": "rulvar.core.audit",
-        "RunAudit": "rulvar.core.audit",
-        "Verdict": "rulvar.core.audit",
-        "audit_run": "rulvar.core.audit",
-        "audit_runs": "rulvar.core.audit",
-        "count_runs": "rulvar.core.audit",
-        "reconcile_run_meta": "rulvar.core.audit",
-        "repair_runs": "rulvar.core.audit",
+        "Compaction": "rulvar.core.engine",
         "Context": "rulvar.core.engine",
+        "Continue": "rulvar.core.engine",
+        "Done": "rulvar.core.engine",
         "Engine": "rulvar.core.engine",
         "Event": "rulvar.core.engine",
+        "EventStream": "rulvar.core.engine",
         "Failure": "rulvar.core.engine",
         "PruneReport": "rulvar.core.engine",
         "RetentionPolicy": "rulvar.core.engine",
@@ -196,19 +93,13 @@ else:
         "RunOutcome": "rulvar.core.engine",
         "SegmentEnded": "rulvar.core.engine",
         "Suspension": "rulvar.core.engine",
-        "Compaction": "rulvar.core.engine",
-        "Done": "rulvar.core.engine",
-        "EventStream": "rulvar.core.engine",
-        "Continue": "rulvar.core.engine",
         "Turns": "rulvar.core.engine",
-        "WorktreeResult": "rulvar.core.engine",
         "Worker": "rulvar.core.engine",
         "WorkerReport": "rulvar.core.engine",
         "WorkerResult": "rulvar.core.engine",
+        "WorktreeResult": "rulvar.core.engine",
         "Workflow": "rulvar.core.engine.code.workflow",
         "workflow": "rulvar.core.engine.code.workflow",
-        "hookimpl": "rulvar.core.hookspecs",
-        "installed_stores": "rulvar.core.plugins",
         "open_stores": "rulvar.core.plugins",
     }
 
@@ -226,94 +117,45 @@ else:
 
 
 __all__ = [
-    "RUN_STATUSES",
-    "TERMINAL_STATUSES",
     "AlreadyAnsweredError",
-    "BlobFinding",
-    "BlobInfo",
-    "BlobStat",
-    "Blocked",
-    "Clock",
-    "Closable",
     "Compaction",
     "ConfigError",
     "Context",
     "Continue",
     "Done",
     "Engine",
-    "EphemeralStoreWarning",
-    "EpochFloor",
     "Event",
     "EventStream",
     "Failure",
-    "FencedJournalStore",
     "FencedStores",
-    "FencedTranscriptStore",
     "FencingReport",
-    "Finding",
-    "IdSource",
     "InvalidResolutionError",
     "JournalCompatibilityError",
-    "JournalOrderViolation",
-    "JournalRecord",
-    "JournalStore",
-    "JournalTail",
-    "JsonMembers",
-    "LeasableStore",
     "Lease",
-    "LeaseAdmin",
-    "LeaseBatch",
     "LeaseHeldError",
-    "LeaseInfo",
-    "LeaseRevival",
-    "MemoryJournalStore",
     "MemoryStores",
-    "MemoryTranscriptStore",
-    "MetaLookup",
     "NonDeterminismError",
     "NotAskedError",
-    "OutcomeUnknownError",
-    "PluginError",
     "PruneReport",
-    "RefusalReason",
-    "Repair",
     "RetentionPolicy",
     "RetentionReport",
     "RetryPolicy",
-    "RowChange",
     "RulvarError",
-    "RunAudit",
     "RunCancelledError",
     "RunError",
     "RunFailedError",
-    "RunFilter",
     "RunHandle",
-    "RunInventory",
-    "RunMeta",
     "RunOutcome",
-    "RunStatus",
     "SegmentEnded",
     "SettlementError",
     "StepFailedError",
     "StoreBusyError",
-    "StoreClosedError",
-    "StoreCorruptError",
     "StoreError",
-    "StoreForkedError",
-    "StoreFullError",
-    "StoreInUseError",
-    "StoreOptions",
     "StorePair",
-    "StoreURL",
     "Stores",
     "SupersededError",
     "Suspension",
-    "SystemClock",
-    "SystemIds",
-    "TranscriptStore",
     "Turns",
-    "Verdict",
-    "WholeRunDelete",
     "Worker",
     "WorkerReport",
     "WorkerResult",
@@ -321,50 +163,9 @@ __all__ = [
     "WorktreeResult",
     "assertFencedWrites",
     "assert_fenced_writes",
-    "audit_run",
-    "audit_runs",
-    "busy_timeout_ms_of",
-    "check_after_seq",
-    "check_blob",
-    "check_epoch",
-    "check_filter",
-    "check_lease",
-    "check_limit",
-    "check_meta",
-    "check_owner",
-    "check_record",
-    "check_ref",
-    "check_run_id",
-    "check_seq",
-    "check_ttl_ms",
-    "count_runs",
-    "declares_fenced_writes",
-    "fencing_domain_of",
-    "format_time",
     "hasFencedWrites",
-    "has_blob_info",
-    "has_close",
-    "has_epoch_floor",
-    "has_fenced_journal",
-    "has_fenced_transcripts",
     "has_fenced_writes",
-    "has_journal_tail",
-    "has_lease_admin",
-    "has_lease_batch",
-    "has_lease_revival",
-    "has_leases",
-    "has_meta_lookup",
-    "has_run_inventory",
-    "has_whole_run_delete",
-    "hookimpl",
-    "installed_stores",
-    "lease_ttl_ms_of",
-    "matches",
     "open_stores",
-    "parse_time",
     "probe_fencing",
-    "reconcile_run_meta",
-    "repair_runs",
-    "run_of_ref",
     "workflow",
 ]

@@ -278,7 +278,7 @@ def check_meta(meta: object, /) -> str:
         _refuse(f"a row must be a RunMeta, not {_shown(meta)}")
     check_run_id(meta.run_id)
     if not _check_text("status", meta.status):
-        _refuse("status must not be empty: use one of rulvar.core.RUN_STATUSES")
+        _refuse("status must not be empty: use one of rulvar.core.records.RUN_STATUSES")
     if not _check_text("updated_at", meta.updated_at):
         _refuse("updated_at must not be empty: use rulvar.core.format_time")
     for field, longest in _TEXTS:

@@ -9,7 +9,7 @@ when a URL with its scheme is opened, so keep the driver's import inside the hoo
     acme = "acme_store.plugin"
 
     # acme_store/plugin.py
-    from rulvar.core import Stores, StoreURL, hookimpl
+    from rulvar.core.spi import StoreURL, Stores, hookimpl
 
     @hookimpl
     def rulvar_open_stores(url: StoreURL) -> Stores | None:

@@ -348,7 +348,7 @@ class StoreProviders:
         if not manager.get_hookcallers(plugin):
             _refuse(
                 f"the plugin of the store scheme {scheme!r}, from {self._origin(scheme)}, "
-                "implements no hook: decorate its rulvar_open_stores with rulvar.core.hookimpl",
+                "implements no hook: decorate its rulvar_open_stores with rulvar.core.spi.hookimpl",
                 scheme,
             )
         return manager
@@ -437,7 +437,7 @@ def observe_hook(plugin: object, /) -> Callable[[Event], None]:
     if not hooks:
         _refuse(
             f"the observer {shown} implements no rulvar_observe: decorate it with "
-            "rulvar.core.hookimpl",
+            "rulvar.core.spi.hookimpl",
             shown,
         )
     if any(inspect.iscoroutinefunction(hook.function) for hook in hooks):

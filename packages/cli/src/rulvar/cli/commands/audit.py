@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rulvar import core
 from rulvar.cli.exit_codes import ExitStatus
 from rulvar.cli.options import output_options, pass_output, store_option
 from rulvar.cli.output import plain, size, span
 from rulvar.cli.store_access import opened_stores
 from rulvar.cli.view.tables import columns, stacked
+from rulvar.core.audit import audit_runs, count_runs, repair_runs
 from rulvar.core.errors import ConfigError
 from rulvar.core.formatting import counted
 from rulvar.core.records import RUN_STATUSES
@@ -136,11 +136,9 @@ def _look(
     tally = _Tally()
     named = run_ids or None
     with opened_stores(store, read_only=True) as stores:
-        count = core.count_runs(stores, run_ids=named, statuses=statuses) if output.watched else 0
+        count = count_runs(stores, run_ids=named, statuses=statuses) if output.watched else 0
         with output.bar("auditing", count) as bar:
-            for found in core.audit_runs(
-                stores, run_ids=named, statuses=statuses, progress=bar.update
-            ):
+            for found in audit_runs(stores, run_ids=named, statuses=statuses, progress=bar.update):
                 if named is not None and _is_nothing(found):
                     raise ConfigError(_no_such_run(found.run_id))
                 tally.found(found, named=named is not None)
@@ -159,7 +157,7 @@ def _apply(output: Output, tally: _Tally, store: str | None) -> None:
     """Repair what is planned; each run is judged again under its lease."""
     wanted = list(tally.plan)
     with opened_stores(store, existing=True) as stores, output.bar("repairing", len(wanted)) as bar:
-        for repair in core.repair_runs(stores, run_ids=wanted, progress=bar.update):
+        for repair in repair_runs(stores, run_ids=wanted, progress=bar.update):
             tally.repaired(repair)
 
 

@@ -2,7 +2,7 @@
 
 A URL carries no clock, so a process that is to live an hour ahead of the others is given
 wrong time from below: `time.time` and `time.time_ns` answer with an offset, and whatever
-reads the time through them, `rulvar.core.SystemClock` first, believes it. Monotonic time
+reads the time through them, `rulvar.core.clock.SystemClock` first, believes it. Monotonic time
 stays true, as it does on a machine whose wall clock an operator moves. A store that takes
 its time from elsewhere, from a server for example, is not moved; whoever
 sets an offset for a store must look whether the store's leases believe it.
