@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-
 from rulvar.conformance.soak.history import DamagedReportError, Recorder, read_history
 from rulvar.core import Lease
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_reports_are_read_back_and_a_last_line_that_was_cut_off_is_unknown(tmp_path: Path) -> None:

@@ -9,12 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import gallery_soak
 import pytest
 from click.testing import CliRunner
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "gallery"))
-
-import gallery_soak
 from gallery_defects import DEFECTS
 
 from rulvar.conformance import StoreAtUrl, StoreFromFactory

@@ -7,20 +7,14 @@ catches as well: at least every fifth race does, of 60 in one process and 24 in 
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from gallery_defects import DEFECTS, SOUND, register, subject
 
 from rulvar.conformance import certify
 from rulvar.conformance.contract.checks import atomicity
 from rulvar.conformance.harness.stepping import Stepped
 from rulvar.core.spi import JournalRecord
 from rulvar.core.testing import ReferenceStore
-
-sys.path.insert(0, str(Path(__file__).parent / "gallery"))
-
-from gallery_defects import DEFECTS, SOUND, register, subject
 
 register()
 _NOT_ATOMIC = sorted(name for name in DEFECTS if DEFECTS[name].breaks.endswith("-atomic"))

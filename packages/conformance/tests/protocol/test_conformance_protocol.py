@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from gallery_defects import DEFECTS, SOUND, register, subject
 
 from rulvar.conformance import StoreAtUrl, StoreFromFactory
 from rulvar.conformance.harness import machine_clock
@@ -26,11 +25,9 @@ from rulvar.conformance.protocol.state import Bounds
 from rulvar.conformance.protocol.traces import covering
 from rulvar.core import ConfigError
 
-sys.path.insert(0, str(Path(__file__).parent / "gallery"))
-
-from gallery_defects import DEFECTS, SOUND, register, subject
-
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rulvar.conformance.protocol.explore import Exploration
     from rulvar.conformance.protocol.guards import Guard
     from rulvar.conformance.protocol.invariants import Invariant

@@ -6,16 +6,12 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
-
-from rulvar.conformance import catalogue
-
-sys.path.insert(0, str(Path(__file__).parent / "gallery"))
 
 import gallery_run
+import pytest
 from gallery_defects import DEFECTS, SOUND
+
+from rulvar.conformance import catalogue
 
 _AT_LEAST = 60
 
