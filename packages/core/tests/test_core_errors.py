@@ -171,7 +171,7 @@ def test_a_refusal_says_what_happened(reason: RefusalReason, words: str) -> None
     error = LeaseHeldError(run_id="q", reason=reason, offered=LEASE, holder="b", epoch=4)
     assert words in str(error)
     assert "'q'" in str(error)
-    assert ("wait, or take" if reason == "held" else "acquire again to go on") in str(error)
+    assert ("wait, or take" if reason == "held" else "acquire it again") in str(error)
 
 
 def test_a_loss_and_a_stale_seq_say_what_to_do() -> None:
@@ -179,7 +179,7 @@ def test_a_loss_and_a_stale_seq_say_what_to_do() -> None:
     assert "to 'b' under epoch 4 (superseded) and has stopped" in str(lost)
     assert str(lost).endswith("nothing to do here")
     nobody = SupersededError(run_id="r", reason="released", epoch=3)
-    assert str(nobody).endswith("resume it to go on")
+    assert str(nobody).endswith("if it still exists")
     assert "decide anew" in str(JournalOrderViolation(run_id="r", seq=3, tail_seq=5))
 
 

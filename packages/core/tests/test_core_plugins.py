@@ -278,7 +278,7 @@ def test_damaged_metadata_hides_nobody_else(site: Site) -> None:
     )
     assert isinstance(answer, list)
     assert answer[0] == ["acme-store", None]
-    assert answer[1] == ["malformed", "'not a module!!' is no object reference"]
+    assert answer[1] == ["malformed", "'not a module!!' is not an object reference"]
     assert any("garbled" in message for message in answer[2])
     message = site.refusal("odd://")
     assert message.startswith("PluginError: ")

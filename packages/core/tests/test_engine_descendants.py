@@ -434,7 +434,7 @@ def test_neither_a_call_nor_a_cancellation_touches_a_run_that_is_no_child() -> N
             stranger = await engine.run(three.middle, run_id="r.1")
             assert stranger.status == "suspended"
             before = three.store.load("r.1")
-            with pytest.raises(ConfigError, match="no child of this run 'r'"):
+            with pytest.raises(ConfigError, match="not a child of this run 'r'"):
                 await engine.run(three.eldest, run_id="r")
             await engine.cancel("r")
         assert three.statuses() == {"r": "cancelled", "r.1": "suspended", "r.1.1": "suspended"}

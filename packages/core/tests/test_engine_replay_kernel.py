@@ -271,7 +271,7 @@ def test_a_new_call_in_a_branch_whose_parallel_is_answered_is_refused() -> None:
 def test_a_new_call_in_a_branch_that_the_body_has_left_behind_is_refused() -> None:
     replay = Replay.of([fan(1, 1), opened(2, "step", "after")])
     ask_fan(replay, 1)
-    with pytest.raises(NonDeterminismError, match="went on behind it, with step 'after'"):
+    with pytest.raises(NonDeterminismError, match="continues behind it, with step 'after'"):
         ask(replay, "b", scope=f"{FAN}[0]")
 
 

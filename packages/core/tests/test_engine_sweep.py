@@ -342,7 +342,7 @@ def test_a_version_is_kept_and_only_who_accepts_it_goes_on() -> None:
         before = bench.store.snapshot()
         async with Engine(pair, [two], clock=clock, suspend_after=0) as engine:
             for again in (engine.resume("r"), engine.run(two, run_id="r")):
-                with pytest.raises(ConfigError, match=r"version '1'.*goes on with '2'"):
+                with pytest.raises(ConfigError, match=r"version '1'.*takes '2'"):
                     await again
             await engine.resolve("r", "go")
             report = await Worker(engine).run(until_idle=True)

@@ -216,5 +216,5 @@ def test_a_folder_of_the_store_that_is_a_link_is_refused(tmp_path: Path) -> None
     (root / "journals").rename(tmp_path / "elsewhere")
     (root / "journals").symlink_to(tmp_path / "elsewhere")
     for read_only in (False, True):
-        with pytest.raises(StoreCorruptError, match="no folder of its own"):
+        with pytest.raises(StoreCorruptError, match="is a link"):
             FileStores(root, read_only=read_only)

@@ -268,7 +268,7 @@ def test_what_stands_in_the_place_of_a_lock_is_not_followed_or_waited_for(tmp_pa
         (root / name).unlink()
         if hasattr(os, "mkfifo"):
             os.mkfifo(root / name)
-            with pytest.raises(StoreCorruptError, match="is no regular file"):
+            with pytest.raises(StoreCorruptError, match="is not a regular file"):
                 FileStores(root)
             (root / name).unlink()
         (root / name).write_bytes(kept)

@@ -155,7 +155,7 @@ def test_a_file_that_gives_no_bytes_hides_no_other_s_damage(tmp_path: Path) -> N
     assert told.exit_code == 1
     assert "'link': its row is damaged" in told.stdout
     assert "unreadable, 0 bytes: is a symbolic link" in told.stdout
-    assert "it is left as it is: see to the disk" in told.stdout
+    assert "it was not changed: check the disk" in told.stdout
 
 
 def test_backups_never_replace_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

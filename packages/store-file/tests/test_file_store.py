@@ -85,7 +85,7 @@ def test_a_folder_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match=r"holds 'letters.txt' and no file store"):
         FileStores(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["letters.txt"]
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         FileStores(tmp_path / "letters.txt")
 
 

@@ -1,4 +1,4 @@
-"""A clock that tells no time is a typed error of whoever asked, and leaves nothing open."""
+"""A clock that gives no valid time is a typed error, and leaves nothing open."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_an_odd_clock_changes_nothing_and_the_next_call_works(tmp_path: Path, od
         lambda: store.append("run", JournalRecord(seq=0, payload=b'{"seq":0}'), lease=lease),
         lambda: store.acquire("other", "owner"),
     ):
-        with pytest.raises(StoreError, match="tells no time"):
+        with pytest.raises(StoreError, match="returned no valid time"):
             call()
     clock.says = 1_001
     assert list(store.load("run")) == []

@@ -49,7 +49,7 @@ def test_a_file_that_is_bound_into_place_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_no_ordinary_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="no ordinary file"):
+    with pytest.raises(ConfigError, match="not an ordinary file"):
         SqliteStore(tmp_path / "pipe")
 
 

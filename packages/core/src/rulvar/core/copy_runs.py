@@ -408,7 +408,7 @@ class _Copy:
         if different:
             message = (
                 f"run {self._run_id!r} is not the same on both sides after its copy "
-                f"({', '.join(different)}): stop whoever writes it, and copy again"
+                f"({', '.join(different)}): stop the process that writes it, and copy again"
             )
             raise StoreCorruptError(message, run_id=self._run_id)
 

@@ -190,7 +190,7 @@ def _explain(
     epoch: int | None,
     expires_at: int | None,
 ) -> str:
-    now = "nobody holds it now"
+    now = "it has no holder now"
     if holder is not None:
         now = f"{holder!r} holds it under epoch {epoch}"
     if reason == "held":
@@ -207,11 +207,11 @@ def _explain(
         "unknown": "was never granted by this store",
         "superseded": "was superseded",
         "released": "was released, or its run was deleted",
-        "expired": "has expired and nobody has taken the run since",
+        "expired": "has expired, and the run was not taken since",
     }[reason]
     return (
         f"refused for run {run_id!r}: {what} {because} ({now}); nothing changed: "
-        "stop this segment, and acquire again to go on"
+        "stop this segment; to continue the run, acquire it again"
     )
 
 
@@ -357,9 +357,9 @@ class SupersededError(RunError):
         holder_epoch: int | None = None,
     ) -> None:
         if message is None:
-            then = "the run goes on with its present owner: nothing to do here"
+            then = "its present owner continues the run: nothing to do here"
             if holder is None:
-                then = "nobody holds it now: if it is still there, resume it to go on"
+                then = "it has no holder now: resume it to continue, if it still exists"
             to = f" to {holder!r} under epoch {holder_epoch}" if holder is not None else ""
             message = (
                 f"run {run_id!r}: this segment (epoch {epoch}) lost the run{to} ({reason}) and "

@@ -199,7 +199,7 @@ def _problem(entry: EntryPoint, all_of_name: Sequence[EntryPoint]) -> str | None
     if others:
         return f"also claimed by {_claimed_by(others)}: uninstall one"
     fits = _REFERENCE.match(entry.value)
-    return None if fits else f"{entry.value!r} is no object reference"
+    return None if fits else f"{entry.value!r} is not an object reference"
 
 
 def _by_name(group: str) -> dict[str, list[EntryPoint]]:
@@ -443,7 +443,7 @@ def observe_hook(plugin: object, /) -> Callable[[Event], None]:
     if any(inspect.iscoroutinefunction(hook.function) for hook in hooks):
         _refuse(
             f"the rulvar_observe of {shown} is async and would never run: observers are called "
-            "in a thread of their own, so make it a plain function",
+            "in a separate thread, so make it a plain function",
             shown,
         )
 

@@ -76,7 +76,7 @@ class StoreURL:
         scheme, separator, rest = text.partition("://")
         if not separator or not _SCHEME.match(scheme):
             _refuse(
-                f"{_without_secrets(text)!r} is no store URL: write '<scheme>:///<path>', for "
+                f"{_without_secrets(text)!r} is not a store URL: write '<scheme>:///<path>', for "
                 "example 'sqlite:///runs.db'"
             )
         shown = f"{scheme.lower()}://..."
@@ -168,7 +168,7 @@ def _decode(text: str, shown: str, what: str, *, plus: bool = False) -> str:
     try:
         decoded.encode("utf-8")
     except UnicodeEncodeError as error:
-        _refuse(f"{shown}: the {what} is no Unicode text at {error.start}: write it in UTF-8")
+        _refuse(f"{shown}: the {what} is not Unicode text at {error.start}: write it in UTF-8")
     return decoded
 
 

@@ -329,7 +329,7 @@ def _plain_value(text: str) -> object:
 def _members(text: str) -> list[tuple[str, str]]:
     """Return an object's members, each value as the text that stands there."""
     if not isinstance(parse_json(text), dict):
-        message = "the row is no JSON object"
+        message = "the row is not a JSON object"
         raise InvalidJSONError(message)
     # The whole text is valid JSON: what follows only finds where the members' values stand.
     found: list[tuple[str, str]] = []

@@ -127,7 +127,7 @@ def _skipped(before: RunAudit, after: RunAudit, why: str) -> Repair:
 def _held(audit: RunAudit) -> str:
     holder = audit.holder
     if holder is None:
-        return "somebody is at work on it"
+        return "it is held"
     return f"held by {holder.owner!r} under epoch {holder.epoch}"
 
 

@@ -298,7 +298,7 @@ def _over_work(judgement: Judgement, entries: list[JournalEntry], row: RunMeta) 
     """Judge a row over a journal that goes on: only a terminal one is wrong."""
     if row.status not in TERMINAL_STATUSES:
         return judgement.reached("consistent")
-    message = f"the row says {row.status!r} and the journal goes on: no worker would look at it"
+    message = f"the row says {row.status!r} and the journal continues: no worker would look at it"
     judgement.note(Finding(code="terminal-over-work", message=message))
     change = RowChange(status="running", updated_at=last_moment(entries) or row.updated_at)
     return judgement.reached("stranded", change)

@@ -216,7 +216,7 @@ async def _run_body(segment: Segment, begun_segment: BegunSegment) -> _Result:
     if not task.done():
         segment.body = None
         _log.warning(
-            "run %r: its body goes on although the segment has ended (it catches SegmentEnded or "
+            "run %r: its body continues although the segment has ended (it catches SegmentEnded or "
             "the cancellation, as a bare `except:` does); the segment ends without it, and it "
             "can write nothing any more",
             segment.run_id,

@@ -49,7 +49,7 @@ def observers_of(
     if any(map(inspect.iscoroutinefunction, (observer, type(observer).__call__))):
         message = (
             "observer is an async function and would never run: observers are called in a "
-            "thread of their own, so give a plain one, or read Engine.events()"
+            "separate thread, so give a plain one, or read Engine.events()"
         )
         raise ConfigError(message)
     found = [] if observer is None else [observer]

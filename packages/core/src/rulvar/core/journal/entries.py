@@ -98,8 +98,8 @@ def encode_entry(entry: JournalEntry) -> bytes:
 
 def _corrupt(run_id: str, position: int, seq: int, why: str) -> StoreCorruptError:
     return StoreCorruptError(
-        f"run {run_id!r}: the record at position {position} (seq {seq}) is no journal entry: "
-        f"{why}; nothing was changed: audit the run",
+        f"run {run_id!r}: the record at position {position} (seq {seq}) is not a valid journal "
+        f"entry: {why}; nothing was changed: audit the run",
         run_id=run_id,
         position=position,
     )
@@ -135,14 +135,14 @@ def decode_entry(run_id: str, position: int, record: JournalRecord) -> JournalEn
         raise _corrupt(run_id, position, record.seq, "not a JSON object")
     for name in _TEXTS:
         if not isinstance(members.get(name), _TEXT):
-            raise _corrupt(run_id, position, record.seq, f"its member {name!r} is no string")
+            raise _corrupt(run_id, position, record.seq, f"its member {name!r} is not a string")
     for name in _INTEGERS:
         value = members.get(name, 0)
         if value is not None and type(value) is not int:
-            raise _corrupt(run_id, position, record.seq, f"its member {name!r} is no integer")
+            raise _corrupt(run_id, position, record.seq, f"its member {name!r} is not an integer")
     error_member = members.get("error")
     if error_member is not None and not isinstance(error_member, dict):
-        raise _corrupt(run_id, position, record.seq, "its member 'error' is no object")
+        raise _corrupt(run_id, position, record.seq, "its member 'error' is not an object")
     known = {
         field: members[name]
         for field, name in _NAMES.items()

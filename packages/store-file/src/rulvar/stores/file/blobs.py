@@ -114,6 +114,6 @@ class Blobs:
         except FileNotFoundError:
             return False
         if not stat.S_ISDIR(mode):
-            what = "is a symbolic link" if stat.S_ISLNK(mode) else "is no folder"
+            what = "is a symbolic link" if stat.S_ISLNK(mode) else "is not a folder"
             raise NotRegularFileError(None, what, folder)
         return True

@@ -84,7 +84,7 @@ def _root(text: str) -> str:
     url = StoreURL.parse(text)
     path = url.local_path()
     if url.scheme != "file" or path is None:
-        message = f"{url} is no file store: name one, as in file:///runs"
+        message = f"{url} is not a file store: name one, as in file:///runs"
         raise ConfigError(message)
     return str(path)
 
@@ -101,7 +101,7 @@ def _text(found: Sequence[Damage], *, applied: bool) -> list[str]:
             for piece in damage.pieces
         ]
         if damage.is_unreadable:
-            lines.append("  it is left as it is: see to the disk, or bring back a copy of the file")
+            lines.append("  it was not changed: check the disk, or restore a copy of the file")
         elif damage.part == "journal":
             lines.append(f"  records that can be kept: {damage.kept}")
         if damage.backup is not None:

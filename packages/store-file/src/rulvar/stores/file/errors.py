@@ -39,7 +39,7 @@ class DamagedJournalError(StoreCorruptError):
         message = (
             f"line {position + 1} in the journal of run {run_id!r} (position {position}) cannot "
             f"be read ({kind}): {why}; look at it with 'rulvar runs repair-file', which changes "
-            "nothing unless it is told to"
+            "nothing without --apply"
         )
         super().__init__(message, run_id=run_id, position=position)
         self.kind: DamageKind = kind

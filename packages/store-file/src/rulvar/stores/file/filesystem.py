@@ -148,7 +148,7 @@ class FileSystem:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return descriptor
         os.close(descriptor)
-        raise NotRegularFileError(errno.EINVAL, "is no regular file", path)
+        raise NotRegularFileError(errno.EINVAL, "is not a regular file", path)
 
     def _open(self, name: str, flags: int, folder: int | None) -> int:
         """Open; a file that this call makes is its user's alone, whatever the umask."""
@@ -253,7 +253,7 @@ def _open_folder(name: str, outer: int | None, path: str) -> int:
     except OSError as error:
         error.filename = path
         if error.errno in {*_LINK_ERRNOS, errno.ENOTDIR}:
-            raise NotRegularFileError(error.errno, "is no folder of its own", path) from error
+            raise NotRegularFileError(error.errno, "is a link, not a folder", path) from error
         raise
 
 

@@ -98,7 +98,7 @@ def _read(line: bytes) -> JournalRecord:
     seq = value.get("seq") if isinstance(value, dict) else None
     if type(seq) is not Digits or not seq.isdigit() or len(seq) > len(str(MAX_INTEGER)):
         kind: DamageKind = "no-record"
-        raise LineError(kind, "it is no object whose member 'seq' is written in digits")
+        raise LineError(kind, "it is not an object whose member 'seq' is written in digits")
     return JournalRecord(seq=int(seq), payload=payload)
 
 
@@ -188,13 +188,13 @@ def _classify_parts(parts: Parts, nuls: int, *, ended: bool) -> Tail:
     if parts.last is not None and not _may_hold_a_value(parts.fragment):
         if b"\0" in parts.fragment:
             hidden: DamageKind = "nul-run"
-            raise LineError(hidden, "a record stands behind NUL bytes, which may hide others")
+            raise LineError(hidden, "a record follows NUL bytes, which may hide others")
         return Tail("joined", (*parts.whole, parts.last), len(parts.fragment) + nuls)
     if not parts.fragment:
         return Tail("joined", parts.whole, nuls)
     if ended and torn == "torn":
         kind: DamageKind = "joined"
-        raise LineError(kind, "what stands at its end is no whole record, and yet it ends")
+        raise LineError(kind, "its last line is not a whole record, and yet ends")
     prefix = parts.whole_bytes if len(parts.whole) <= 1 else None
     fragment = len(parts.fragment) + parts.last_bytes
     return Tail(torn, parts.whole, nuls + fragment, prefix)

@@ -46,7 +46,7 @@ def resolve(root: object) -> str:
     if not os.path.isdir(parent):  # noqa: PTH112
         _refuse(f"the folder that {resolved} is to be in does not exist: create it first")
     if os.path.lexists(resolved) and not os.path.isdir(resolved):  # noqa: PTH112
-        _refuse(f"{resolved} is no folder: name one, or a place where none is yet")
+        _refuse(f"{resolved} is not a folder: name one, or a path that does not exist yet")
     return resolved
 
 
@@ -87,7 +87,7 @@ def require_folders(files: FileSystem, layout: Layout) -> tuple[Identity, ...]:
 def _require_folder(files: FileSystem, folder: str) -> Identity:
     now = files.look(folder)
     if not stat.S_ISDIR(now.st_mode):
-        message = f"{folder} is no folder of its own, and is not followed: move it away"
+        message = f"{folder} is a link, which is not followed: move it away"
         raise StoreCorruptError(message)
     return identity_of(now)
 

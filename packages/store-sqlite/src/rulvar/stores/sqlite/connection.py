@@ -125,7 +125,7 @@ def resolve(path: object, *, allow_network_filesystem: bool) -> str:
     if os.path.isdir(resolved):  # noqa: PTH112
         _refuse(f"{resolved} is a folder: name a file in it")
     if os.path.exists(resolved) and not os.path.isfile(resolved):  # noqa: PTH110, PTH113
-        _refuse(f"{resolved} is no ordinary file: name one")
+        _refuse(f"{resolved} is not an ordinary file: name one")
     why = other_names(resolved)
     if why is not None:
         _refuse(

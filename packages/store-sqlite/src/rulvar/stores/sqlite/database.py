@@ -97,7 +97,7 @@ class Database:
             return retry.run(lambda: self._read(read), self.settings.path)
         except UnicodeDecodeError as error:
             message = (
-                f"{self.settings.path} has a text that is no UTF-8 ({error}): another writer left "
+                f"{self.settings.path} has a text that is not UTF-8 ({error}): another writer left "
                 "it there; correct that row"
             )
             raise StoreCorruptError(message, run_id=run_id) from error

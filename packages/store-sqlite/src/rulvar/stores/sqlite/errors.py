@@ -109,8 +109,8 @@ def _corrupt(path: str, said: str, run_id: str | None) -> StoreError:
 def _unopenable(path: str, said: str, run_id: str | None) -> StoreError:
     if _on_read_only_file_system(path):
         return StoreError(
-            f"{path} is on a read-only file system, where it cannot be written, nor read: whoever "
-            "reads it needs a file beside it; copy it with its -wal file to another place",
+            f"{path} is on a read-only file system, where it can be neither written nor read: "
+            "a reader needs a file beside it; copy it with its -wal file to another place",
             run_id=run_id,
         )
     missing = what_is_missing(path)
@@ -136,7 +136,7 @@ def what_is_missing(path: str) -> str:
             if len(there) == len(beside):
                 return f"{may}: looking with read_only works"
             return (
-                f"{may}, and who only reads a database that nobody has open needs files beside it: "
+                f"{may}, and reading a database that is not open needs files beside it: "
                 f"let this user write the folder {folder}, look while its owner has it open, or "
                 f"copy the file and look at the copy"
             )

@@ -65,7 +65,7 @@ def remedy(path: str) -> str:
     """Return what to do instead of using, or opening, a store that a parent had open."""
     return (
         f"close the store before the fork and open {path} in each process afterwards, or start "
-        "the process with spawn (multiprocessing) or as a command of its own"
+        "the process with spawn (multiprocessing) or as a separate command"
     )
 
 

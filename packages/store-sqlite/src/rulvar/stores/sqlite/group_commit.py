@@ -222,7 +222,9 @@ class Committer:
                 return now
             return check_integer("the clock's now_ms()", now, 0, MAX_INTEGER)
         except Exception as error:
-            message = f"the clock of the store at {self._settings.path} tells no time: {error}"
+            message = (
+                f"the clock of the store at {self._settings.path} returned no valid time: {error}"
+            )
             raise DefectError(message) from error
 
     def _begin(self, leading: Job[object], *, alone: bool = False) -> bool:
@@ -407,7 +409,7 @@ class Committer:
         if doubtful:
             message = (
                 f"{path}: a commit was not confirmed ({failure}); it has landed or it has not, and "
-                "the next read tells for good: read, then decide"
+                "the next read shows which: read, then decide"
             )
             error = OutcomeUnknownError(message, run_id=job.run_id)
         error.__cause__ = failure

@@ -27,7 +27,7 @@ def read_lease_state(connection: apsw.Connection, run_id: str) -> LeaseState:
     try:
         mark, owner, epoch, expires_at = connection.execute(schema.JUDGE, (run_id,)).fetchall()[0]
     except UnicodeDecodeError as error:
-        raise unreadable_lease(run_id, "its owner is no UTF-8") from error
+        raise unreadable_lease(run_id, "its owner is not UTF-8") from error
     for what, number in (("mark", mark), ("epoch", epoch), ("expiry", expires_at)):
         if number is not None and type(number) is not int:
             raise unreadable_lease(run_id, f"its {what} is {number!r}, not an integer")

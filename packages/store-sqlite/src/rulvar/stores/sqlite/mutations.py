@@ -169,7 +169,7 @@ def revive(tx: Transaction, lease: Lease, ttl_ms: int) -> Lease:
     at = read_lease_state(tx.connection, run_id)
     reason = lease_status(at, lease, tx.now)
     if reason == "expired":
-        raise_defect("an expired lease that nobody has taken was not revived", run_id)
+        raise_defect("an expired lease that was not taken was not revived", run_id)
     raise refusal(at, reason or "held", tx.now, offered=lease)
 
 

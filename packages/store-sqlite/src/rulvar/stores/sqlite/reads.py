@@ -107,7 +107,7 @@ def _record(run_id: str, at: int | None, payload: bytes) -> JournalRecord:
         raise _unreadable(run_id, at, str(error)) from error
     seq = value.get("seq") if isinstance(value, dict) else None
     if type(seq) is not Digits or not seq.isdigit() or len(seq) > len(str(MAX_INTEGER)):
-        raise _unreadable(run_id, at, "it is no object whose member 'seq' is written in digits")
+        raise _unreadable(run_id, at, "it is not an object whose member 'seq' is written in digits")
     return JournalRecord(seq=int(seq), payload=payload)
 
 

@@ -135,7 +135,7 @@ def resolve_base(repo: str, base: str) -> str:
     """
     _common(repo)
     if base.startswith("-") or "\0" in base:
-        message = f"worktree base {base!r} is no revision: give a branch, a tag or a commit"
+        message = f"worktree base {base!r} is not a revision: give a branch, a tag or a commit"
         raise ConfigError(message)
     cause: Exception | None = None
     try:
@@ -155,7 +155,7 @@ def _common(repo: str) -> Path:
     try:
         found = _run(["-C", repo, "rev-parse", "--git-common-dir"])
     except (GitError, ValueError) as error:
-        message = f"{repo!r} is no git repository that can be used: {error}"
+        message = f"{repo!r} is not a usable git repository: {error}"
         raise ConfigError(message) from error
     # Relative to the repository, unless it is absolute.
     return Path(repo, os.fsdecode(found.rstrip(b"\r\n"))).resolve()
@@ -337,7 +337,7 @@ def _names(raw: bytes) -> list[str]:
         name = path.decode("utf-8", "backslashreplace")
         if new_mode == _GITLINK and old_mode != _GITLINK:
             message = (
-                f"the worktree holds a repository of its own at {name!r}, whose files no patch "
+                f"the worktree contains another repository at {name!r}, whose files no patch "
                 "can carry: remove its .git, or make it outside of the worktree"
             )
             raise ConfigError(message)

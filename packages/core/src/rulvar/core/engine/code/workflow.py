@@ -147,7 +147,7 @@ class Workflow:
 def check_workflow(workflow: object, /) -> Workflow:
     """Take a workflow. Raises `ConfigError` for anything else, a bare function too."""
     if not isinstance(workflow, Workflow):
-        message = f"{workflow!r} is no Workflow: decorate its body with @workflow"
+        message = f"{workflow!r} is not a Workflow: decorate its function with @workflow"
         raise ConfigError(message)
     return workflow
 

@@ -23,7 +23,7 @@ def check_no_unfinished_parent(reads: Reads, run_id: str, start: Start) -> None:
     if ancestor is None:
         return
     message = (
-        f"run {run_id!r} is a child and goes on in the segment of its parent: resume "
+        f"run {run_id!r} is a child and is executed in the segment of its parent: resume "
         f"{ancestor!r}, its eldest ancestor that has not ended, or cancel it, and leave the "
         "child to it"
     )

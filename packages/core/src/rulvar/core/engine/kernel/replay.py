@@ -252,7 +252,9 @@ class Replay:
                 raise _other_way(message, call)
             behind = self._first_behind(made[0])
             if behind is not None:
-                message = f"{_named(call)} is new: the run went on behind it, with {_shown(behind)}"
+                message = (
+                    f"{_named(call)} is new: the journal continues behind it, with {_shown(behind)}"
+                )
                 raise _other_way(message, call)
             scope = made[0]
         cursor.ordinals[call.key] = call.ordinal + 1
@@ -431,7 +433,7 @@ def _shown(opening: JournalEntry) -> str:
 
 
 _REMEDY = (
-    "the body took another way than its journal: go back to the code that this run was executed "
+    "the body made other calls than its journal: go back to the code that this run was executed "
     "by, or make the change with ctx.patched"
 )
 

@@ -51,7 +51,7 @@ _BLOCKED = (
 )
 _GIVEN_UP = (
     "the event loop has not answered for %.1f s: the leases of its %d runs are given up, so that "
-    "others can go on with them"
+    "other workers can continue them"
 )
 _WORDS: dict[LoopState, tuple[int, str]] = {
     "answers": (logging.INFO, _ANSWERS),

@@ -259,7 +259,9 @@ class RunWriter:
         try:
             self._put_meta(replace(meta, recoveries=recoveries, blocked=blocked))
         except (StoreError, SupersededError) as error:
-            _log.info("run %r: its row does not say yet that it goes on: %s", self.run_id, error)
+            _log.info(
+                "run %r: its row does not yet say that it was resumed: %s", self.run_id, error
+            )
 
     def _span(self, draft: JournalEntry) -> str | None:
         """Name the call that an entry opens or answers, and the segment that wrote it."""

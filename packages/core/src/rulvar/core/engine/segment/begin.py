@@ -279,8 +279,8 @@ def _segment_number(state: RunState) -> int:
 def _check_same(run_id: str, request: StartNew, start: Start) -> None:
     if request.parent is not None and request.parent != (start.parent_run_id, start.parent_genesis):
         message = (
-            f"run {run_id!r} exists and is no child of this run {request.parent[0]!r}, but of an "
-            "earlier one of the same id, or of none: delete it, then resume its parent"
+            f"run {run_id!r} exists and is not a child of this run {request.parent[0]!r}, but of "
+            "an earlier one of the same id, or of none: delete it, then resume its parent"
         )
         raise ConfigError(message)
     if request.workflow.name != start.workflow:
@@ -319,7 +319,7 @@ def _check_version(run_id: str, workflow: Workflow, start: Start) -> None:
     has = ", ".join(map(repr, (workflow.version, *workflow.accepts)))
     message = (
         f"run {run_id!r} is of version {start.workflow_version!r} of workflow "
-        f"{workflow.name!r}, and this code goes on with {has}: leave it to a worker that has "
+        f"{workflow.name!r}, and this code takes {has}: leave it to a worker that has "
         f"that version, or add it to accepts=() where the body still replays it"
     )
     raise ConfigError(message)
@@ -330,8 +330,8 @@ def _check_body(runtime: Runtime, run_id: str, workflow: Workflow, start: Start)
     if start.workflow_hash in {None, workflow.hash}:
         return
     message = (
-        f"run {run_id!r} was begun by another text of workflow {workflow.name!r}: a body that "
-        "takes another way cannot be replayed; see what changed with "
+        f"run {run_id!r} was started from a different version of workflow {workflow.name!r}: "
+        "its journal may not fit changed code; see what changed with "
         f"{command_line('runs source', run_id, options='--diff')}"
     )
     if runtime.on_source_change == "refuse":

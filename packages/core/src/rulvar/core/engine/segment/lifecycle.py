@@ -73,7 +73,7 @@ async def entering() -> Segment | None:
 def child_is_live(run_id: str, child_id: str) -> LeaseHeldError:
     """Return what says that a run is not taken away from under its child."""
     message = (
-        f"run {run_id!r} has the child {child_id!r}, which somebody works on: wait for it, or "
+        f"run {run_id!r} has the child {child_id!r}, which is held: wait for it, or "
         "cancel it, then delete its parent"
     )
     return LeaseHeldError(message, run_id=child_id, reason="held")
