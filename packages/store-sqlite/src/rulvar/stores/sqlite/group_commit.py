@@ -222,9 +222,7 @@ class Committer:
                 return now
             return check_integer("the clock's now_ms()", now, 0, MAX_INTEGER)
         except Exception as error:
-            message = (
-                f"the clock of the store at {self._settings.path} returned no valid time: {error}"
-            )
+            message = f"the clock of {self._settings.path} returned no valid time: {error}"
             raise DefectError(message) from error
 
     def _begin(self, leading: Job[object], *, alone: bool = False) -> bool:
