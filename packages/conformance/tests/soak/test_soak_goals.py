@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.conformance.soak import CI, SoakReport
-from rulvar.conformance.soak.coverage import coverage_of
-from rulvar.conformance.soak.goals import Shortfall, shortfall, thin_names
+from rulvar.conformance.soak.coverage import Shortfall, coverage_of, shortfall, thin_names
 from rulvar.conformance.soak.history import Recorder
 from rulvar.conformance.soak.progress import Progress, Tail
 from rulvar.conformance.soak.results import Tally, Verdict, Violation, ViolationKind

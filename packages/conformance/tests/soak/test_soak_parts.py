@@ -13,14 +13,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.conformance.harness.machine_clock import offset_ms, set_offset
-from rulvar.conformance.soak.client import MutationCall, RecordingClient
+from rulvar.conformance.soak.client import (
+    MutationCall,
+    RecordingClient,
+    blob_of,
+    encoded,
+    look_at,
+    record_of,
+    row_of,
+    stored,
+)
 from rulvar.conformance.soak.history import Recorder, read_history
 from rulvar.conformance.soak.leases import Tenure, inherit
-from rulvar.conformance.soak.local_faults import WrongClock, block
+from rulvar.conformance.soak.local_faults import StopNotice, WrongClock, block
 from rulvar.conformance.soak.orders import Orders, OrdersFile, publish
 from rulvar.conformance.soak.plan import CI
-from rulvar.conformance.soak.self_stop import StopNotice
-from rulvar.conformance.soak.stored import blob_of, encoded, look_at, record_of, row_of, stored
 from rulvar.core import Lease, Stores
 from rulvar.core.errors import (
     JournalOrderViolation,
@@ -289,7 +296,7 @@ def test_a_blocked_process_runs_no_other_thread() -> None:
 _TRAPPED = """
 import sys, time
 from pathlib import Path
-from rulvar.conformance.soak.self_stop import SelfStop
+from rulvar.conformance.soak.local_faults import SelfStop
 trap = SelfStop(Path(sys.argv[1]), 7)
 trap.start()
 print(trap.during("append", 0.5, lambda: time.sleep(30) or "gone on"), flush=True)
@@ -299,7 +306,7 @@ print(trap.during("append", 0.5, lambda: time.sleep(30) or "gone on"), flush=Tru
 _ORPHANED = """
 import os, sys, time
 from pathlib import Path
-from rulvar.conformance.soak.self_stop import SelfStop
+from rulvar.conformance.soak.local_faults import SelfStop
 ready, tell = os.pipe()
 parent = os.getpid()
 if os.fork():

@@ -26,7 +26,7 @@ from rulvar.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from rulvar.conformance import Home
-    from rulvar.conformance.soak.goals import Shortfall
+    from rulvar.conformance.soak.coverage import Shortfall
     from rulvar.core.spi import JournalRecord, Lease
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="stops processes")

@@ -1,18 +1,21 @@
-"""Two processes that take no part in the fight, and make it harder.
+"""Processes beside the workers: two load the store, and one checks what was reported so far.
 
-One makes long calls: blobs of many MiB, on runs of its own, so that others find the store
-busy. One reads all the time, and now and then is stopped in the middle of it.
+One load makes long calls: blobs of many MiB, on a run that the workers leave alone, so that others
+find the store busy. The other reads all the time, and now and then is stopped in the middle of it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from rulvar.conformance.harness.children import Child
+from rulvar.conformance.soak.checker import judge
 from rulvar.conformance.soak.client import MutationCall, RecordingClient
-from rulvar.conformance.soak.history import Recorder
+from rulvar.conformance.soak.history import Recorder, now, read_history
 from rulvar.conformance.soak.orders import OrdersFile
 from rulvar.core.errors import OutcomeUnknownError, StoreBusyError
 
@@ -20,11 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.conformance.soak.history import Operation
-    from rulvar.conformance.soak.worker_config import WorkerConfig
+    from rulvar.conformance.soak.orders import WorkerConfig
+    from rulvar.conformance.soak.results import Violation
     from rulvar.core.records import Lease
     from rulvar.core.stores import Stores
 
-__all__ = ["disturb", "read"]
+__all__ = ["LiveChecker", "disturb", "read"]
 
 _MIB = 1024 * 1024
 
@@ -84,3 +88,60 @@ def read(stores: Stores, tell: Callable[[object], None], config: WorkerConfig) -
         # So that the processors are not all busy with reading.
         time.sleep(choices.uniform(0.02, 0.2))
     recorder.close()
+
+
+_EVERY_NS = 1_000_000_000
+_SHARE = 6
+
+
+def judge_so_far(
+    stores: object, tell: Callable[[object], None], folder: str
+) -> tuple[Violation, ...]:
+    """Judge what is there at this moment: what the other process is asked to run."""
+    del stores, tell
+    instant = now()
+    return judge(read_history(Path(folder)).until(instant), ended=False).violations
+
+
+class LiveChecker:
+    """Judges about once a second; less often when it takes long."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._child: Child | None = None
+        self._thread: threading.Thread | None = None
+        self._found: tuple[Violation, ...] = ()
+        self._error: Exception | None = None
+        self._began = 0
+        self._next = 0
+
+    def turn(self) -> tuple[Violation, ...]:
+        """Begin when it is time; return what was found. Raises what the referee raised."""
+        if self._thread is not None and self._thread.is_alive():
+            return ()
+        if self._error is not None:
+            raise self._error
+        if self._thread is not None:
+            self._thread = None
+            self._next = now() + max(_EVERY_NS, _SHARE * (now() - self._began))
+        elif now() >= self._next:
+            self._began = now()
+            self._thread = threading.Thread(target=self._ask, name="live_checker", daemon=True)
+            self._thread.start()
+        return self._found
+
+    def _ask(self) -> None:
+        try:
+            if self._child is None:
+                self._child = Child()
+            found = self._child.run(judge_so_far, str(self._folder))
+            self._found = cast("tuple[Violation, ...]", found)
+        except Exception as error:  # noqa: BLE001 - raised at the next turn
+            self._error = error
+
+    def end(self) -> None:
+        """End the process; what it was about to find, the referee finds at the end."""
+        if self._child is not None:
+            self._child.end()
+        if self._thread is not None:
+            self._thread.join(10)

@@ -1,17 +1,18 @@
-"""One process's calls to the store, each reported before and after.
+"""One worker's calls to the store, each reported before and after, and what it finds stored there.
 
-An answer is sorted into what is known then: it landed, the fence refused it, nothing
-happened, or nobody knows. Whatever else a store raises goes up, and the attempt stays open:
-the storm fails with it.
+An answer is sorted into what is known then: it landed, the fence refused it, nothing happened, or
+the outcome is unknown. Whatever else a store raises goes up, and the attempt stays open: the soak
+fails with it. Everything that is written bears its attempt, so that it can be compared.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
+from rulvar.conformance.harness.state import read_run
 from rulvar.conformance.soak.history import FORKED, content_of
-from rulvar.conformance.soak.stored import blob_of, encoded, look_at, record_of, row_of
 from rulvar.core.capabilities import has_lease_admin, has_lease_batch
 from rulvar.core.errors import (
     JournalOrderViolation,
@@ -21,17 +22,30 @@ from rulvar.core.errors import (
     StoreForkedError,
     StoreFullError,
 )
+from rulvar.core.records import JournalRecord, JsonMembers, RunMeta
+from rulvar.core.wire import encode_meta, format_time, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rulvar.conformance.harness.actors import FullJournal, FullTranscripts
-    from rulvar.conformance.soak.history import AttemptId, Operation, Outcome, Recorder
-    from rulvar.conformance.soak.stored import Look
+    from rulvar.conformance.soak.history import AttemptId, Operation, Outcome, Recorder, Stored
     from rulvar.core.records import Lease, LeaseInfo
-    from rulvar.core.stores import Stores
+    from rulvar.core.stores import StorePair, Stores
 
-__all__ = ["Answer", "MutationCall", "RecordingClient", "Within"]
+__all__ = [
+    "Answer",
+    "Look",
+    "MutationCall",
+    "RecordingClient",
+    "Within",
+    "blob_of",
+    "encoded",
+    "look_at",
+    "record_of",
+    "row_of",
+    "stored",
+]
 
 _LOOKS = 5
 _NOTHING = ((StoreBusyError, "busy"), (StoreFullError, "full"), (StoreForkedError, FORKED))
@@ -321,3 +335,71 @@ def _sorted(call: Callable[[], object], *, grants: bool) -> Answer:
     except OutcomeUnknownError:
         return Answer("unknown")
     return Answer("landed", granted=cast("Lease", value) if grants else None)
+
+
+_BORNE = re.compile(rb'"id":"([0-9.]+)"')
+_WITHIN = 1_000
+_STARTED_AT = 1_700_000_000_000
+
+
+def stored(data: bytes) -> Stored:
+    """Return which attempt the bytes bear ("" for none), and their digest."""
+    found = _BORNE.search(data, 0, _WITHIN)
+    return (found[1].decode() if found else "", content_of(data))
+
+
+def record_of(attempt: AttemptId, seq: int, epoch: int, count: int) -> JournalRecord:
+    """Return a record that bears its attempt, its epoch and the count within its tenure."""
+    text = f'{{"seq":{seq},"id":"{attempt}","epoch":{epoch},"count":{count}}}'
+    return JournalRecord(seq=seq, payload=text.encode())
+
+
+def row_of(run_id: str, attempt: AttemptId, epoch: int, count: int) -> RunMeta:
+    """Return a row that bears its attempt in a field and in a member that nobody knows."""
+    return RunMeta(
+        run_id=run_id,
+        status="running",
+        updated_at=format_time(_STARTED_AT + count),
+        name=f"{attempt}",
+        tags=("soak", f"epoch-{epoch}"),
+        segments=epoch,
+        extra=JsonMembers({"id": json_text(str(attempt)), "count": str(count)}),
+    )
+
+
+def blob_of(attempt: AttemptId, epoch: int, count: int, size: int) -> bytes:
+    """Return a blob of at least ``size`` bytes that bears its attempt."""
+    head = f'{{"id":"{attempt}","epoch":{epoch},"count":{count}}}\n'.encode()
+    return head + bytes(max(0, size - len(head)))
+
+
+class Look:
+    """What one run holds: what `Recorder.seen` takes, and the journal's tail (-1: empty)."""
+
+    def __init__(
+        self, journal: tuple[Stored, ...], row: Stored | None, blobs: dict[str, Stored], tail: int
+    ) -> None:
+        self.journal = journal
+        self.row = row
+        self.blobs = blobs
+        self.tail = tail
+
+
+def look_at(stores: StorePair, run_id: str, *, blobs: bool) -> Look:
+    """Read a whole run."""
+    state = read_run(stores, run_id, blobs=blobs)
+    return Look(
+        tuple(stored(payload) for _, payload in state.journal),
+        None if state.row is None else stored(state.row.encode()),
+        {
+            ref.removeprefix(f"{run_id}/"): stored(data)
+            for ref, data in state.blobs
+            if data is not None
+        },
+        state.journal[-1][0] if state.journal else -1,
+    )
+
+
+def encoded(row: RunMeta) -> bytes:
+    """Return the bytes by which a row is compared."""
+    return encode_meta(row).encode()

@@ -1,4 +1,8 @@
-"""What of a pair can be stormed: its surfaces, and under which deaths each can be tried."""
+"""What of a pair can be tried, under which deaths, and when enough of it was.
+
+The matrix has a row for each mutation and a column for each death of a tenure. The shortfall is
+what is still below its minimum, by name: while there is any, a soak has not passed.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from rulvar.conformance.harness.children import Child
 from rulvar.conformance.harness.machine_clock import set_offset
+from rulvar.conformance.soak.history import FORKED
 from rulvar.conformance.soak.plan import DEATHS, FATAL
 from rulvar.core.capabilities import (
     has_fenced_journal,
@@ -27,10 +32,20 @@ if TYPE_CHECKING:
     from rulvar.conformance.harness.actors import FullJournal
     from rulvar.conformance.harness.store_under_test import Opener
     from rulvar.conformance.soak.history import Operation
-    from rulvar.conformance.soak.plan import Death
+    from rulvar.conformance.soak.plan import CoverageGoals, Death
+    from rulvar.conformance.soak.progress import Progress
     from rulvar.core.stores import StorePair, Stores
 
-__all__ = ["ABOUT_LEASE", "Cell", "CoverageMatrix", "coverage_of", "with_clock"]
+__all__ = [
+    "ABOUT_LEASE",
+    "Cell",
+    "CoverageMatrix",
+    "Shortfall",
+    "coverage_of",
+    "shortfall",
+    "thin_names",
+    "with_clock",
+]
 
 Cell: TypeAlias = "tuple[Operation, Death]"
 """A surface, and the kind of death under which it was tried."""
@@ -181,3 +196,84 @@ def _believes(stores: Stores, tell: Callable[[object], None], run_id: str, ttl_m
     finally:
         journal.release(lease)
         journal.delete(run_id)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shortfall:
+    """One number that is below its minimum.
+
+    ``surface`` and ``death`` say which; a name in angle brackets stands for a whole.
+    """
+
+    surface: str
+    death: str
+    have: int
+    need: int
+
+    @property
+    def missing(self) -> int:
+        """How many are missing."""
+        return self.need - self.have
+
+    def __str__(self) -> str:
+        what = {
+            "<accepted>": "accepted mutations",
+            "<refused>": "refused mutations",
+            "<takeovers>": "takeovers",
+            "<stops>": "stops",
+            "<kills>": "kills",
+        }.get(self.surface)
+        if self.death == FORKED:
+            what = "forks of a process with its store open"
+        if what is None and not self.surface:
+            what = f"takeovers from the {self.death}"
+        if what is None and not self.death:
+            what = f"{self.surface} accepted"
+        if what is None and self.death == "overtaken":
+            what = f"{self.surface} overtaken in the middle of a call"
+        if what is None:
+            what = f"{self.surface} refused to the {self.death}"
+        return f"{what}: {self.have} of {self.need}"
+
+
+def shortfall(progress: Progress, matrix: CoverageMatrix, goals: CoverageGoals) -> list[Shortfall]:
+    """Return everything that is below its minimum, the thinnest first."""
+    faults, takeovers = progress.faults, progress.takeovers
+    mutations = sum(progress.accepted[op] for op in matrix.surfaces)
+    numbers = [
+        Shortfall("<accepted>", "", mutations, goals.accepted),
+        Shortfall("<refused>", "", progress.refusals, goals.refused),
+        Shortfall("<takeovers>", "", takeovers.total(), goals.takeovers),
+        Shortfall("<stops>", "", faults["stopped"], goals.stops),
+        Shortfall("<kills>", "", faults["killed"], goals.kills),
+        Shortfall("", FORKED, faults[FORKED], goals.forks),
+        *(
+            Shortfall(op, "", progress.accepted[op], goals.per_surface)
+            for op in (*matrix.surfaces, *matrix.grants)
+        ),
+        *(
+            Shortfall(op, "overtaken", progress.overtaken[op], _overtaken(op, goals))
+            for op in (*matrix.surfaces, *matrix.grants)
+        ),
+        *(
+            Shortfall(op, death, progress.refused[op, death], goals.per_cell)
+            for op, death in matrix.cells
+        ),
+        *(Shortfall("", death, takeovers[death], goals.per_death) for death in matrix.fatal),
+    ]
+    thin = [each for each in numbers if each.missing > 0]
+    return sorted(thin, key=lambda each: each.have / each.need)
+
+
+def _overtaken(op: Operation, goals: CoverageGoals) -> int:
+    # There is little time in which a lease has run out and nobody else has the run.
+    return max(1, goals.overtaken // 2) if op == "revive" else goals.overtaken
+
+
+def thin_names(thin: list[Shortfall]) -> dict[str, int]:
+    """Return what the processes are told: names of cells to what is missing there."""
+    return {
+        f"{each.surface} {each.death}": each.missing
+        for each in thin
+        if not each.surface.startswith("<")
+    }

@@ -18,7 +18,7 @@ from rulvar.conformance.soak.history import FORKED, Recorder, now
 from rulvar.core.errors import StoreForkedError
 
 if TYPE_CHECKING:
-    from rulvar.conformance.soak.worker_config import WorkerConfig
+    from rulvar.conformance.soak.orders import WorkerConfig
     from rulvar.core.records import Lease
     from rulvar.core.stores import Stores
 

@@ -1,23 +1,29 @@
-"""Tenures from their holder's side: live ones, and dead ones that he goes on with."""
+"""The tenures of one process: live ones, dead ones that it goes on with, and who renews them."""
 
 from __future__ import annotations
 
 import json
+import threading
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from rulvar.conformance.soak.client import MutationCall
+from rulvar.conformance.soak.coverage import ABOUT_LEASE
 from rulvar.conformance.soak.history import GRANTS, report_name
+from rulvar.conformance.soak.orders import OrdersFile
 from rulvar.core.records import Lease
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from rulvar.conformance.soak.coverage import CoverageMatrix
     from rulvar.conformance.soak.history import Operation
+    from rulvar.conformance.soak.orders import Orders
 
-__all__ = ["Inherited", "Tenure", "inherit", "mutation_of"]
+__all__ = ["DeadLeasePool", "Inherited", "Renewals", "Tenure", "inherit", "mutation_of"]
 
 _BLOBS = ("turn", "state", "deep/er")
 _SOME_SIZE, _LARGE, _GAPS = 0.2, 0.1, 0.6
@@ -139,3 +145,116 @@ def _lease_of(event: dict[str, object]) -> Lease | None:
         return None
     run_id, owner, epoch = cast("tuple[str, str, int]", value)
     return Lease(run_id=run_id, owner=owner, epoch=epoch)
+
+
+_KEPT = 10
+_MOST_WISHED = 30
+_FAR = 1_000_000
+
+
+class DeadLeasePool:
+    """Some tenures of each kind of death; those that have just died strike in a burst."""
+
+    def __init__(self, matrix: CoverageMatrix, choices: random.Random, process: int) -> None:
+        self._matrix = matrix
+        self._choices = choices
+        self._forger = f"forger-{process}"
+        self._kept: dict[str, deque[Tenure]] = {}
+        self._bursts: deque[tuple[Tenure, int]] = deque()
+
+    def add(self, tenure: Tenure, strikes: int) -> None:
+        """Keep a dead tenure, and let it strike so many times at once."""
+        self._kept.setdefault(tenure.death, deque(maxlen=_KEPT)).append(tenure)
+        self._bursts.append((tenure, strikes))
+
+    def forget(self, tenure: Tenure) -> None:
+        """Let go of one that was alive after all, and has ended since."""
+        for kept in self._kept.values():
+            if tenure in kept:
+                kept.remove(tenure)
+
+    @property
+    def in_burst(self) -> bool:
+        """Whether one is in the middle of a burst."""
+        return bool(self._bursts)
+
+    def next_in_burst(self) -> Tenure:
+        """Return the one whose turn it is."""
+        tenure, left = self._bursts.popleft()
+        if left > 1:
+            self._bursts.append((tenure, left - 1))
+        return tenure
+
+    def unaware(self) -> tuple[Tenure, ...]:
+        """Return those of which nobody knows what has befallen them."""
+        return tuple(self._kept.get("", ()))
+
+    def everybody(self) -> list[Tenure]:
+        """Return all of them."""
+        return [tenure for kept in self._kept.values() for tenure in kept]
+
+    def kind(self, thin: Mapping[str, int]) -> str:
+        """Choose a kind of death to strike with, most often one of which there is too little."""
+        kinds = [death for death, kept in self._kept.items() if kept]
+        kinds += ["forged", "foreign"]
+        wanted = {name.partition(" ")[2] for name in thin}
+        return self._choices.choices(kinds, [4 if kind in wanted else 1 for kind in kinds])[0]
+
+    def some(self, death: str) -> Tenure | None:
+        """Return some tenure that died of it; None for what is no tenure's death."""
+        kept = self._kept.get(death)
+        return self._choices.choice(kept) if kept else None
+
+    def surface(self, death: str, thin: Mapping[str, int]) -> Operation:
+        """Choose what to strike with, most often what is thin."""
+        surfaces = [
+            op for op in self._matrix.surfaces if not (death == "foreign" and op in ABOUT_LEASE)
+        ]
+        shares = [1 + min(_MOST_WISHED, thin.get(f"{op} {death}", 0)) for op in surfaces]
+        return self._choices.choices(surfaces, shares)[0]
+
+    def forge(self, lease: Lease) -> Lease:
+        """Return a lease that nobody was ever granted."""
+        if self._choices.choice((True, False)):
+            return Lease(run_id=lease.run_id, owner=self._forger, epoch=lease.epoch)
+        return Lease(run_id=lease.run_id, owner=lease.owner, epoch=lease.epoch + _FAR)
+
+
+class Renewals:
+    """Calls ``renew`` every ``every_s`` seconds, unless the process is away."""
+
+    def __init__(self, folder: Path, every_s: float, renew: Callable[[Orders], None]) -> None:
+        self._renew = renew
+        self._every_s = every_s
+        self._orders_file = OrdersFile(folder)
+        self._ended = threading.Event()
+        self._turn = threading.Lock()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def away(self) -> threading.Lock:
+        """Return what keeps it from renewing while it is held."""
+        return self._turn
+
+    def check(self) -> None:
+        """Raise what it met."""
+        if self._error is not None:
+            raise self._error
+
+    def end(self) -> None:
+        """Renew nothing any more."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(10)
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.wait(self._every_s):
+                with self._turn:
+                    self._renew(self._orders_file.look())
+        except BaseException as error:  # noqa: BLE001 - the first thread raises it
+            self._error = error

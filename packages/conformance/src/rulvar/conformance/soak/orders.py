@@ -1,8 +1,8 @@
-"""What the coordinator tells the processes: one small file, replaced as a whole.
+"""What the coordinator tells the workers: their configuration at the start, then one small file.
 
-A process looks at it before every attempt, which costs one call to the operating system when
-nothing has changed. A file, because it can be read by a process that has just been thawed
-before it makes its next call, however long it was away.
+The file is replaced as a whole. A worker looks at it before every attempt, which costs one call to
+the operating system when nothing has changed. A file, because it can be read by a process that has
+just been thawed before it makes its next call, however long it was away.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["Orders", "OrdersFile", "publish"]
+    from rulvar.conformance.harness.store_under_test import Opener
+    from rulvar.conformance.soak.coverage import CoverageMatrix
+    from rulvar.conformance.soak.plan import Plan
+
+__all__ = ["Orders", "OrdersFile", "WorkerConfig", "publish"]
 
 _NAME = "orders.json"
 
@@ -98,3 +103,19 @@ class OrdersFile:
         if os.getppid() != self._parent:
             return Orders(ending=True)
         return self._orders
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """One life of one process: where it reports, who it is, and what opens its store."""
+
+    plan: Plan
+    matrix: CoverageMatrix
+    folder: str
+    process: int
+    opener: Opener
+    life: int = 0
+
+    def choices(self) -> random.Random:
+        """Return the source of its choices."""
+        return self.plan.choices(self.process, self.life)

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.harness.children import Child
-from rulvar.conformance.soak.self_stop import StopNotice
+from rulvar.conformance.soak.local_faults import StopNotice
 from rulvar.core.errors import StoreBusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.conformance.harness.store_under_test import Opener
-    from rulvar.conformance.soak.worker_config import WorkerConfig
+    from rulvar.conformance.soak.orders import WorkerConfig
 
 __all__ = ["SpareProcesses", "WorkerProcess"]
 

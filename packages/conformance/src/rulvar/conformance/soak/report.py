@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from rulvar.conformance.soak.coverage import CoverageMatrix
-    from rulvar.conformance.soak.goals import Shortfall
+    from rulvar.conformance.soak.coverage import CoverageMatrix, Shortfall
     from rulvar.conformance.soak.plan import Plan
     from rulvar.conformance.soak.progress import Progress
     from rulvar.conformance.soak.results import Verdict

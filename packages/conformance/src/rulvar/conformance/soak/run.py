@@ -11,23 +11,20 @@ from typing import TYPE_CHECKING
 
 from rulvar.conformance.contract.clauses import Sharing
 from rulvar.conformance.harness.failure import NotVerified
-from rulvar.conformance.soak.background import disturb, read
+from rulvar.conformance.soak.background import LiveChecker, disturb, read
 from rulvar.conformance.soak.checker import judge
-from rulvar.conformance.soak.coverage import coverage_of, with_clock
+from rulvar.conformance.soak.client import look_at
+from rulvar.conformance.soak.coverage import coverage_of, shortfall, thin_names, with_clock
 from rulvar.conformance.soak.faults import Faults
 from rulvar.conformance.soak.forks import CHILDREN
-from rulvar.conformance.soak.goals import shortfall, thin_names
 from rulvar.conformance.soak.history import Recorder, now, read_history
-from rulvar.conformance.soak.live_checker import LiveChecker
-from rulvar.conformance.soak.orders import Orders, publish
+from rulvar.conformance.soak.orders import Orders, WorkerConfig, publish
 from rulvar.conformance.soak.plan import CI
 from rulvar.conformance.soak.processes import SpareProcesses, WorkerProcess
 from rulvar.conformance.soak.progress import Progress, Tail
 from rulvar.conformance.soak.report import SoakReport
 from rulvar.conformance.soak.results import Verdict, Violation, ViolationKind
-from rulvar.conformance.soak.stored import look_at
 from rulvar.conformance.soak.worker import storm
-from rulvar.conformance.soak.worker_config import WorkerConfig
 from rulvar.core.capabilities import lease_ttl_ms_of
 from rulvar.core.errors import ConfigError
 
@@ -35,8 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rulvar.conformance.harness.store_under_test import Opener, StoreUnderTest, TestLocation
-    from rulvar.conformance.soak.coverage import CoverageMatrix
-    from rulvar.conformance.soak.goals import Shortfall
+    from rulvar.conformance.soak.coverage import CoverageMatrix, Shortfall
     from rulvar.conformance.soak.plan import Plan
 
 __all__ = ["soak"]

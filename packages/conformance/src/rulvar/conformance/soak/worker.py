@@ -15,14 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.soak.client import MutationCall, RecordingClient
-from rulvar.conformance.soak.dead_leases import DeadLeasePool
 from rulvar.conformance.soak.forks import Forks
 from rulvar.conformance.soak.history import FORKED, Recorder, now
-from rulvar.conformance.soak.leases import Tenure, inherit, mutation_of
-from rulvar.conformance.soak.local_faults import WrongClock, block, stall
+from rulvar.conformance.soak.leases import DeadLeasePool, Renewals, Tenure, inherit, mutation_of
+from rulvar.conformance.soak.local_faults import SelfStop, WrongClock, block, stall
 from rulvar.conformance.soak.orders import OrdersFile
-from rulvar.conformance.soak.renewals import Renewals
-from rulvar.conformance.soak.self_stop import SelfStop
 from rulvar.core.errors import StoreBusyError
 from rulvar.core.records import Lease
 
@@ -31,8 +28,7 @@ if TYPE_CHECKING:
 
     from rulvar.conformance.soak.client import Answer, Within
     from rulvar.conformance.soak.history import Operation
-    from rulvar.conformance.soak.orders import Orders
-    from rulvar.conformance.soak.worker_config import WorkerConfig
+    from rulvar.conformance.soak.orders import Orders, WorkerConfig
     from rulvar.core.stores import Stores
 
 __all__ = ["OPERATOR", "storm"]
