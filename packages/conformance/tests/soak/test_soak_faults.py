@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -9,7 +10,7 @@ import pytest
 
 from rulvar.conformance.soak import CI, faults
 from rulvar.conformance.soak.faults import Faults
-from rulvar.conformance.soak.history import Recorder, read_history
+from rulvar.conformance.soak.history import Recorder, parse_event, read_history
 from rulvar.conformance.soak.progress import Progress
 
 if TYPE_CHECKING:
@@ -68,10 +69,13 @@ class Scene:
             self.through(number)
         self.faults._next_stop = self.faults._next_kill = 1 << 62
 
+    def take(self, event: dict[str, object]) -> None:
+        self.progress.take(parse_event(json.dumps(event).encode()))
+
     def event(self, process: int, **more: object) -> str:
         self.numbers[process] += 1
         name = f"{process}.1.{self.numbers[process]}"
-        self.progress.take(
+        self.take(
             {
                 "invoked": name,
                 "at": self.now,
@@ -79,6 +83,7 @@ class Scene:
                 "run": "r",
                 "target": "",
                 "lease": None,
+                "content": "",
                 "death": "",
             }
             | more
@@ -88,15 +93,17 @@ class Scene:
     def through(self, process: int, name: str | None = None) -> None:
         """Let a call end that the store had to be asked for."""
         name = self.event(process) if name is None else name
-        self.progress.take({"returned": name, "at": self.now, "outcome": "landed"})
+        self.take({"returned": name, "at": self.now, "outcome": "landed"})
 
     def grant(self, process: int, epoch: int) -> None:
         name = self.event(process, op="acquire", target=f"w{process}")
         answer = {"returned": name, "at": self.now, "outcome": "landed", "granted": epoch}
-        self.progress.take(answer)
+        self.take(answer)
 
     def look(self, process: int, epoch: int) -> None:
-        self.progress.take({"seen": "r", "at": self.now, "lease": ["r", f"w{process}", epoch]})
+        lease = ["r", f"w{process}", epoch]
+        nothing: dict[str, object] = {"journal": [], "row": None, "blobs": {}}
+        self.take({"seen": "r", "at": self.now, "lease": lease} | nothing)
 
     def trap(self, process: int) -> Puppet:
         who = self.puppets[process - 1]

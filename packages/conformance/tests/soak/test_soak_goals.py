@@ -10,8 +10,8 @@ import pytest
 
 from rulvar.conformance.soak import CI, SoakReport
 from rulvar.conformance.soak.coverage import Shortfall, coverage_of, shortfall, thin_names
-from rulvar.conformance.soak.history import Recorder
-from rulvar.conformance.soak.progress import Progress, Tail
+from rulvar.conformance.soak.history import EventLog, Recorder
+from rulvar.conformance.soak.progress import Progress
 from rulvar.conformance.soak.results import Tally, Verdict, Violation, ViolationKind
 from rulvar.core import Lease, Stores
 from rulvar.core.testing import ReferenceStore
@@ -184,7 +184,7 @@ class Told:
 
     def __init__(self, folder: Path) -> None:
         self._recorders = {number: Recorder(folder, number, 1) for number in (1, 2, 3)}
-        self._tail = Tail(folder)
+        self._log = EventLog(folder)
         self.progress = Progress()
 
     def begin(self, process: int, op: Operation, lease: Lease | None, death: str = "") -> object:
@@ -204,7 +204,7 @@ class Told:
         self.read()
 
     def read(self) -> None:
-        for event in self._tail.events():
+        for event in self._log.new_events():
             self.progress.take(event)
 
     def grant(self, process: int, epoch: int) -> Lease:

@@ -23,13 +23,13 @@ import json
 import os
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from rulvar.core.mutations import Mutation
 from rulvar.core.records import Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 __all__ = [
@@ -38,15 +38,20 @@ __all__ = [
     "Attempt",
     "AttemptId",
     "DamagedReportError",
+    "Event",
+    "EventLog",
     "Fault",
     "History",
     "Operation",
     "Outcome",
     "Recorder",
+    "Returned",
     "Seen",
     "Stored",
     "content_of",
+    "events_of",
     "now",
+    "parse_event",
     "read_history",
     "report_name",
 ]
@@ -129,6 +134,27 @@ class Attempt:
         """Where it stands in the serial history of its run: epoch, life, number."""
         return (self.epoch, self.id.life, self.id.number)
 
+    def answered(self, answer: Returned) -> Attempt:
+        """Return the attempt with its answer."""
+        return replace(
+            self,
+            outcome=answer.outcome,
+            reason=answer.reason,
+            granted=answer.granted,
+            returned_at=answer.at,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """The answer to an attempt."""
+
+    id: AttemptId
+    at: int
+    outcome: Outcome
+    reason: str = ""
+    granted: int | None = None
+
 
 Stored: TypeAlias = tuple[str, str]
 """What was found stored: the attempt id that it bears ("" when it bears none) and the digest
@@ -160,6 +186,10 @@ class Fault:
     process: int
     began_at: int
     ended_at: int
+
+
+Event: TypeAlias = "Attempt | Returned | Seen | Fault"
+"""One line of a report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,6 +364,74 @@ def _stored_in(value: object) -> Stored:
     return (borne, content)
 
 
+def parse_event(line: bytes) -> Event:
+    """Read one line of a report; an attempt that was invoked has no outcome yet.
+
+    Raises ``ValueError``, ``KeyError`` or ``TypeError`` for what is not an event.
+    """
+    event = cast("dict[str, Any]", json.loads(line))
+    if "invoked" in event:
+        return Attempt(
+            id=AttemptId.parse(event["invoked"]),
+            op=event["op"],
+            run_id=event["run"],
+            invoked_at=event["at"],
+            lease=_lease_in(event["lease"]),
+            target=event["target"],
+            content=event["content"],
+            death=event["death"],
+        )
+    if "returned" in event:
+        return Returned(
+            id=AttemptId.parse(event["returned"]),
+            at=event["at"],
+            outcome=event["outcome"],
+            reason=event.get("reason", ""),
+            granted=event.get("granted"),
+        )
+    if "seen" in event:
+        row = event["row"]
+        return Seen(
+            run_id=event["seen"],
+            at=event["at"],
+            lease=_lease_in(event["lease"]),
+            journal=tuple(map(_stored_in, event["journal"])),
+            row=None if row is None else _stored_in(row),
+            blobs={name: _stored_in(each) for name, each in event["blobs"].items()},
+        )
+    return Fault(
+        kind=event["fault"],
+        process=event["process"],
+        began_at=event["from"],
+        ended_at=event["to"],
+    )
+
+
+def events_of(path: Path) -> Iterator[Event]:
+    """Return what one report says; a last line that was cut off is left out."""
+    *lines, _ = path.read_bytes().split(b"\n")
+    return map(parse_event, lines)
+
+
+class EventLog:
+    """The reports of a folder while they are written, each read on from where it was read last."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._offsets: dict[Path, int] = {}
+
+    def new_events(self) -> Iterator[Event]:
+        """Return what has been written since, report by report."""
+        for path in self._folder.glob("report-*.jsonl"):
+            offset = self._offsets.get(path, 0)
+            with path.open("rb") as file:
+                file.seek(offset)
+                data = file.read()
+            whole = data.rfind(b"\n") + 1
+            self._offsets[path] = offset + whole
+            yield from map(parse_event, data[:whole].splitlines())
+
+
 def read_history(folder: Path) -> History:
     """Read every report in a folder. Raises `DamagedReportError`.
 
@@ -364,68 +462,24 @@ class _Reading:
             self.unfinished.append(path)
         for number, line in enumerate(lines, 1):
             try:
-                self._take(json.loads(line))
+                self._take(parse_event(line))
             except (ValueError, KeyError, TypeError) as error:
                 message = f"{path.name}, line {number}: {error!r} in {line[:200]!r}"
                 raise DamagedReportError(message) from error
 
-    def _take(self, event: dict[str, object]) -> None:
-        at = cast("int", event.get("at", 0))
-        if "invoked" in event:
-            self._invoked(event, at)
-        elif "returned" in event:
-            self._returned(event, at)
-        elif "seen" in event:
-            row = event["row"]
-            self.looks.append(
-                Seen(
-                    run_id=cast("str", event["seen"]),
-                    at=at,
-                    lease=_lease_in(event["lease"]),
-                    journal=tuple(map(_stored_in, cast("list[object]", event["journal"]))),
-                    row=None if row is None else _stored_in(row),
-                    blobs={
-                        name: _stored_in(each)
-                        for name, each in cast("dict[str, object]", event["blobs"]).items()
-                    },
-                )
-            )
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Attempt):
+            if event.id in self.attempts:
+                message = f"attempt {event.id} was invoked twice"
+                raise ValueError(message)
+            self.attempts[event.id] = event
+        elif isinstance(event, Returned):
+            invoked = self.attempts[event.id]
+            if invoked.returned_at is not None:
+                message = f"attempt {event.id} returned twice"
+                raise ValueError(message)
+            self.attempts[event.id] = invoked.answered(event)
+        elif isinstance(event, Seen):
+            self.looks.append(event)
         else:
-            self.faults.append(
-                Fault(
-                    kind=cast("str", event["fault"]),
-                    process=cast("int", event["process"]),
-                    began_at=cast("int", event["from"]),
-                    ended_at=cast("int", event["to"]),
-                )
-            )
-
-    def _invoked(self, event: dict[str, object], at: int) -> None:
-        attempt_id = AttemptId.parse(cast("str", event["invoked"]))
-        if attempt_id in self.attempts:
-            message = f"attempt {attempt_id} was invoked twice"
-            raise ValueError(message)
-        self.attempts[attempt_id] = Attempt(
-            id=attempt_id,
-            op=cast("Operation", event["op"]),
-            run_id=cast("str", event["run"]),
-            invoked_at=at,
-            lease=_lease_in(event["lease"]),
-            target=cast("str", event["target"]),
-            content=cast("str", event["content"]),
-            death=cast("str", event["death"]),
-        )
-
-    def _returned(self, event: dict[str, object], at: int) -> None:
-        attempt_id = AttemptId.parse(cast("str", event["returned"]))
-        invoked = self.attempts[attempt_id]
-        if invoked.returned_at is not None:
-            message = f"attempt {attempt_id} returned twice"
-            raise ValueError(message)
-        self.attempts[attempt_id] = replace(
-            invoked,
-            outcome=cast("Outcome", event["outcome"]),
-            reason=cast("str", event.get("reason", "")),
-            granted=cast("int | None", event.get("granted")),
-            returned_at=at,
-        )
+            self.faults.append(event)

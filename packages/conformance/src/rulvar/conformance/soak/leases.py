@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from rulvar.conformance.soak.client import MutationCall
 from rulvar.conformance.soak.coverage import ABOUT_LEASE
-from rulvar.conformance.soak.history import GRANTS, report_name
+from rulvar.conformance.soak.history import (
+    GRANTS,
+    Attempt,
+    Returned,
+    Seen,
+    events_of,
+    report_name,
+)
 from rulvar.conformance.soak.orders import OrdersFile
 from rulvar.core.records import Lease
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from rulvar.conformance.soak.coverage import CoverageMatrix
-    from rulvar.conformance.soak.history import Operation
+    from rulvar.conformance.soak.history import AttemptId, Operation
     from rulvar.conformance.soak.orders import Orders
 
 __all__ = ["DeadLeasePool", "Inherited", "Renewals", "Tenure", "inherit", "mutation_of"]
@@ -92,59 +98,37 @@ class Inherited:
     looked: bool = False
 
 
-def _events(path: Path) -> Iterator[dict[str, object]]:
-    *lines, _ = path.read_bytes().split(b"\n")
-    for line in lines:
-        yield cast("dict[str, object]", json.loads(line))
-
-
 def inherit(folder: Path, process: int, life: int) -> list[Inherited]:
     """Return the leases that an earlier life had reported, and knew no end of."""
     path = folder / report_name(process, life)
     if not path.exists():
         return []
     found: dict[Lease, Inherited] = {}
-    invoked: dict[object, dict[str, object]] = {}
-    for event in _events(path):
-        if "invoked" in event:
-            invoked[event["invoked"]] = event
-        elif "returned" in event:
-            _take(event, invoked.pop(event["returned"]), found)
-        elif "seen" in event:
-            lease = _lease_of(event)
-            if lease in found:
-                found[lease].looked = True
+    invoked: dict[AttemptId, Attempt] = {}
+    for event in events_of(path):
+        if isinstance(event, Attempt):
+            invoked[event.id] = event
+        elif isinstance(event, Returned):
+            _take(invoked.pop(event.id).answered(event), found)
+        elif isinstance(event, Seen) and event.lease in found:
+            found[event.lease].looked = True
     # An ending without an answer may have landed.
-    for event in invoked.values():
-        if event["op"] in _ENDINGS:
-            found.pop(_lease_of(event), None)  # type: ignore[arg-type] # None is never there
+    for attempt in invoked.values():
+        if attempt.op in _ENDINGS and attempt.lease is not None:
+            found.pop(attempt.lease, None)
     return list(found.values())
 
 
-def _take(
-    event: dict[str, object], attempt: dict[str, object], found: dict[Lease, Inherited]
-) -> None:
-    op, outcome, old = attempt["op"], event["outcome"], _lease_of(attempt)
-    if outcome == "landed" and op in GRANTS:
-        owner = cast("str", attempt["target"])
-        if op == "revive" and old is not None:
-            owner = old.owner
-        run_id, epoch = cast("str", attempt["run"]), cast("int", event["granted"])
-        lease = Lease(run_id=run_id, owner=owner, epoch=epoch)
+def _take(attempt: Attempt, found: dict[Lease, Inherited]) -> None:
+    op, old = attempt.op, attempt.lease
+    if attempt.outcome == "landed" and op in GRANTS and attempt.granted is not None:
+        lease = Lease(run_id=attempt.run_id, owner=attempt.grantee, epoch=attempt.granted)
         found[lease] = Inherited(lease)
     elif old is not None and (
-        (outcome == "landed" and op in _ENDINGS)
-        or (outcome == "refused" and op != "revive" and event.get("reason") != "foreign-run")
+        (attempt.outcome == "landed" and op in _ENDINGS)
+        or (attempt.outcome == "refused" and op != "revive" and attempt.reason != "foreign-run")
     ):
         found.pop(old, None)
-
-
-def _lease_of(event: dict[str, object]) -> Lease | None:
-    value = event["lease"]
-    if value is None:
-        return None
-    run_id, owner, epoch = cast("tuple[str, str, int]", value)
-    return Lease(run_id=run_id, owner=owner, epoch=epoch)
 
 
 _KEPT = 10

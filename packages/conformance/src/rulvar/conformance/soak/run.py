@@ -17,11 +17,11 @@ from rulvar.conformance.soak.client import look_at
 from rulvar.conformance.soak.coverage import coverage_of, shortfall, thin_names, with_clock
 from rulvar.conformance.soak.faults import Faults
 from rulvar.conformance.soak.forks import CHILDREN
-from rulvar.conformance.soak.history import Recorder, now, read_history
+from rulvar.conformance.soak.history import EventLog, Recorder, now, read_history
 from rulvar.conformance.soak.orders import Orders, WorkerConfig, publish
 from rulvar.conformance.soak.plan import CI
 from rulvar.conformance.soak.processes import SpareProcesses, WorkerProcess
-from rulvar.conformance.soak.progress import Progress, Tail
+from rulvar.conformance.soak.progress import Progress
 from rulvar.conformance.soak.report import SoakReport
 from rulvar.conformance.soak.results import Verdict, Violation, ViolationKind
 from rulvar.conformance.soak.worker import storm
@@ -123,7 +123,7 @@ class _Soak:
         self._generations = [0] * (plan.slots + plan.side_runs)
         self._began = now()
         self._progress = Progress()
-        self._tail = Tail(folder)
+        self._log = EventLog(folder)
         self._violations: list[Violation] = []
         self._recorder = Recorder(folder, 0, 1)
         self._live_checker = LiveChecker(folder)
@@ -220,7 +220,7 @@ class _Soak:
         return thin
 
     def _read(self) -> None:
-        for event in self._tail.events():
+        for event in self._log.new_events():
             self._progress.take(event)
 
     def _revive(self) -> None:
