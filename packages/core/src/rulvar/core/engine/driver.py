@@ -35,7 +35,7 @@ from rulvar.core.errors import (
     StoreError,
     SupersededError,
 )
-from rulvar.core.journal import JournalEntry
+from rulvar.core.journal.drafts import decision_draft
 from rulvar.core.records import TERMINAL_STATUSES
 from rulvar.core.values import normalize
 from rulvar.core.wire import format_time
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.segment.begin import Resume, StartNew
     from rulvar.core.engine.segment.runtime import Runtime
     from rulvar.core.errors import RulvarError
+    from rulvar.core.journal import JournalEntry
     from rulvar.core.records import RunMeta
 
 __all__ = ["drive"]
@@ -74,13 +75,11 @@ async def drive(
     it was deleted from the inside, and the error of a failed append.
     """
     writer = runtime.writer(ownership.run_id, ownership)
-    if isinstance(ownership, OwnedLease):
-        ownership.verify = writer.verify
     begun_segment = await _begin_segment(runtime, writer, ownership, request)
     if isinstance(begun_segment, RunOutcome):
         return begun_segment
     if isinstance(begun_segment, BeingCancelled):
-        return await runtime.bridge.call(partial(cancel, runtime, writer, ownership))
+        return await runtime.bridge.call(partial(cancel, runtime, writer))
     segment = Segment(
         runtime,
         run_id=ownership.run_id,
@@ -376,14 +375,8 @@ def _settle_entry(segment: Segment, status: str, result: _Result, now: str) -> J
         facts["result"] = result.value
     if result.failed:
         facts["failed"] = list(result.failed)
-    return JournalEntry(
-        seq=0,
-        kind="decision",
-        status="ok",
-        value=facts,
-        error=None if result.failure is None else result.failure.to_json(),
-        ended_at=now,
-    )
+    error = None if result.failure is None else result.failure.to_json()
+    return decision_draft(facts, now=now, error=error)
 
 
 def _settled_row(segment: Segment, meta: RunMeta | None, status: str, now: str) -> RunMeta:

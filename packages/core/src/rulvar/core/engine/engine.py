@@ -403,7 +403,7 @@ class Engine:
         check_run_id(run_id)
         caller = await callers.confirmed_caller_of(self._runtime, run_id)
         if caller is not None and lease is None:
-            return await on_loop(caller.loop, caller.through_door(prune_inside))
+            return await on_loop(caller.loop, caller.through_writer(prune_inside))
         if lease is None and run_id in self._live:
             raise self._held(run_id)
         return await self._with_short_lease(run_id, lease, prune)
@@ -487,7 +487,7 @@ class Engine:
             del self._live[handle.run_id]
 
     async def _with_short_lease(
-        self, run_id: str, lease: Lease | None, act: Callable[[Runtime, RunWriter, Ownership], T]
+        self, run_id: str, lease: Lease | None, act: Callable[[Runtime, RunWriter], T]
     ) -> T:
         take = callers.confirmed(self._runtime, self._ownership(run_id, lease))
         return await self._runtime.bridge.call(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 from rulvar.core.engine.admin.callers import confirmed
 from rulvar.core.engine.admin.run_admin import with_short_lease
 from rulvar.core.engine.engine import Engine
-from rulvar.core.engine.lease.ownership import NoLease, OwnedLease
+from rulvar.core.engine.lease.ownership import NoLease
 from rulvar.core.errors import StoreCorruptError
 from rulvar.core.journal import read_journal, run_start
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from rulvar.core.clock import Clock
     from rulvar.core.engine.kernel.durations import Duration
-    from rulvar.core.engine.lease.ownership import Ownership
     from rulvar.core.engine.lease.writer import RunWriter
     from rulvar.core.engine.segment.runtime import Runtime
     from rulvar.core.ids import IdSource
@@ -92,19 +91,9 @@ class RowRewriter:
         self.close()
 
 
-def _rewrite(
-    runtime: Runtime, writer: RunWriter, ownership: Ownership, *, decide: Decide
-) -> int | None:
-    if isinstance(ownership, OwnedLease):
-        ownership.verify = writer.verify
-    while True:
-        authority = writer.authority()
-        row = runtime.reads.meta(writer.run_id)
-        records = runtime.reads.load(writer.run_id)
-        writer.record_read_state(records, row, _genesis(writer.run_id, records))
-        wanted = decide(row, records)
-        if writer.authority() == authority:
-            break
+def _rewrite(_runtime: Runtime, writer: RunWriter, *, decide: Decide) -> int | None:
+    row, records = writer.read(partial(_genesis, writer.run_id))
+    wanted = decide(row, records)
     if wanted is None:
         return None
     writer.put_meta(wanted)

@@ -15,7 +15,6 @@ from rulvar.core.checks import MAX_INTEGER, check_integer
 from rulvar.core.engine.admin.callers import confirmed
 from rulvar.core.engine.admin.run_admin import check_no_live_child, with_short_lease
 from rulvar.core.engine.kernel.durations import milliseconds_of, seconds_of
-from rulvar.core.engine.lease.ownership import OwnedLease
 from rulvar.core.engine.segment.begin import RunState, read_run
 from rulvar.core.errors import (
     ConfigError,
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rulvar.core.engine.kernel.durations import Duration
-    from rulvar.core.engine.lease.ownership import Ownership
     from rulvar.core.engine.lease.writer import RunWriter
     from rulvar.core.engine.segment.runtime import Runtime
     from rulvar.core.journal import JournalEntry
@@ -104,15 +102,13 @@ class RetentionReport:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def prune(runtime: Runtime, writer: RunWriter, ownership: Ownership) -> PruneReport:
+def prune(runtime: Runtime, writer: RunWriter) -> PruneReport:
     """Delete the checkpoints and summaries that completed calls no longer need.
 
     Raises `JournalCompatibilityError` for a journal of another generation, whose refs this
     one does not know, and `ConfigError` for a run that never began.
     """
-    if isinstance(ownership, OwnedLease):
-        ownership.verify = writer.verify
-    state = read_run(runtime, writer)
+    state = read_run(writer)
     if state.start is None:
         message = f"run {writer.run_id!r} is not in this store, or never began"
         raise ConfigError(message)
@@ -214,15 +210,12 @@ def _why_kept(
 def _delete_if_old(
     runtime: Runtime,
     writer: RunWriter,
-    ownership: Ownership,
     *,
     policy: RetentionPolicy,
     newest: _Newest,
 ) -> str | None:
     """Judge the run from what is read under the lease; return why it is kept, if it is."""
-    if isinstance(ownership, OwnedLease):
-        ownership.verify = writer.verify
-    reason = _why_kept(runtime, policy, newest, read_run(runtime, writer))
+    reason = _why_kept(runtime, policy, newest, read_run(writer))
     if reason is None:
         writer.delete_run()
     return reason

@@ -14,7 +14,7 @@ from rulvar.core.engine.io.ancestors import check_no_unfinished_parent
 from rulvar.core.engine.kernel.outcome import RunOutcome
 from rulvar.core.engine.kernel.run_retries import RETRIED_STATUSES
 from rulvar.core.engine.kernel.schemas import answered_already, check_resolution, choose_wait
-from rulvar.core.engine.lease.ownership import NoLease, OwnedLease
+from rulvar.core.engine.lease.ownership import NoLease
 from rulvar.core.engine.segment.begin import over, read_run, reopen
 from rulvar.core.engine.segment.lifecycle import child_is_live
 from rulvar.core.errors import (
@@ -27,7 +27,6 @@ from rulvar.core.errors import (
 from rulvar.core.journal import (
     RUN_CANCEL,
     RUN_SETTLE,
-    JournalEntry,
     cancel_begun,
     decode_entry,
     open_children,
@@ -35,6 +34,7 @@ from rulvar.core.journal import (
     read_journal,
     run_start,
 )
+from rulvar.core.journal.drafts import answer_draft, decision_draft
 from rulvar.core.wire import format_time
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from rulvar.core.engine.lease.writer import RunWriter
     from rulvar.core.engine.segment.begin import RunState
     from rulvar.core.engine.segment.runtime import Runtime
+    from rulvar.core.journal import (
+        JournalEntry,
+    )
     from rulvar.core.records import JournalRecord
 
 __all__ = [
@@ -65,7 +68,7 @@ _log = logging.getLogger("rulvar.engine")
 def with_short_lease(
     runtime: Runtime,
     take: Callable[[], Ownership],
-    act: Callable[[Runtime, RunWriter, Ownership], T],
+    act: Callable[[Runtime, RunWriter], T],
 ) -> T:
     """Take a run, act under that lease, give it back.
 
@@ -73,7 +76,7 @@ def with_short_lease(
     """
     ownership = take()
     try:
-        return act(runtime, runtime.writer(ownership.run_id, ownership), ownership)
+        return act(runtime, runtime.writer(ownership.run_id, ownership))
     finally:
         try:
             runtime.give_back(ownership)
@@ -82,22 +85,20 @@ def with_short_lease(
             _log.warning("run %r: its lease could not be released: %s", ownership.run_id, error)
 
 
-def _begun(runtime: Runtime, writer: RunWriter, ownership: Ownership) -> RunState:
-    if isinstance(ownership, OwnedLease):
-        ownership.verify = writer.verify
-    state = read_run(runtime, writer)
+def _begun(writer: RunWriter) -> RunState:
+    state = read_run(writer)
     if state.start is None:
         message = f"run {writer.run_id!r} is not in this store, or never began: check the id"
         raise ConfigError(message)
     return state
 
 
-def cancel(runtime: Runtime, writer: RunWriter, ownership: Ownership) -> RunOutcome:
+def cancel(runtime: Runtime, writer: RunWriter) -> RunOutcome:
     """Settle the run as ``cancelled``, or return the outcome that it has already.
 
     As a resume does, it repairs the row of a run that is over, where that lags.
     """
-    state = _begun(runtime, writer, ownership)
+    state = _begun(writer)
     if state.outcome is not None:
         return over(runtime, writer, state, state.outcome)
     if state.meta is None:
@@ -137,18 +138,17 @@ def cancel_children(runtime: Runtime, writer: RunWriter) -> None:
 
 
 def _decision(kind: str, now: str, **facts: object) -> JournalEntry:
-    value = {"decisionType": kind} | facts
-    return JournalEntry(seq=0, kind="decision", status="ok", value=value, ended_at=now)
+    return decision_draft({"decisionType": kind} | facts, now=now)
 
 
-def retry(runtime: Runtime, writer: RunWriter, ownership: Ownership) -> RunOutcome | None:
+def retry(runtime: Runtime, writer: RunWriter) -> RunOutcome | None:
     """Reopen a run that failed, without executing it; None when it is reopened.
 
     The row says so, and workers go on with the run. Returns the outcome of a run that did
     not fail, and changes nothing then. Raises `ConfigError` for a child whose parent has not
     ended.
     """
-    state = _begun(runtime, writer, ownership)
+    state = _begun(writer)
     outcome = state.outcome
     if outcome is not None and outcome.status not in RETRIED_STATUSES:
         return over(runtime, writer, state, outcome)
@@ -186,7 +186,7 @@ def _would_reopen(runtime: Runtime, run_id: str) -> tuple[bool, str]:
             expires_at=held.expires_at,
         )
     unowned = NoLease(run_id)
-    state = _begun(runtime, runtime.writer(run_id, unowned), unowned)
+    state = _begun(runtime.writer(run_id, unowned))
     status = state.meta.status if state.meta else "running"
     if state.outcome is not None:
         status = state.outcome.status
@@ -215,37 +215,31 @@ async def reopen_run(runtime: Runtime, run_id: str) -> str | None:
     return None if outcome is None else outcome.status
 
 
-def cancel_child(
-    runtime: Runtime, writer: RunWriter, ownership: Ownership, *, parent: tuple[str, str | None]
-) -> None:
+def cancel_child(runtime: Runtime, writer: RunWriter, *, parent: tuple[str, str | None]) -> None:
     """Cancel a child whose call its parent's body gave up; what is not that one is left alone."""
-    _cancel_child(runtime, writer, ownership, parent=parent, begin=lambda: None)
+    _cancel_child(runtime, writer, parent=parent, begin=lambda: None)
 
 
 def _cancel_child(
     runtime: Runtime,
     writer: RunWriter,
-    ownership: Ownership,
     *,
     parent: tuple[str, str | None],
     begin: Callable[[], None],
 ) -> None:
     """Cancel a child; clear away what is left of one that never began."""
-    if isinstance(ownership, OwnedLease):
-        ownership.verify = writer.verify
-    state = read_run(runtime, writer)
+    state = read_run(writer)
     if not state.records:
         writer.delete_run()
     elif state.start and (state.start.parent_run_id, state.start.parent_genesis) == parent:
         if state.outcome is None:
             begin()
-        cancel(runtime, writer, ownership)
+        cancel(runtime, writer)
 
 
 def resolve(
     runtime: Runtime,
     writer: RunWriter,
-    ownership: Ownership,
     *,
     key: str,
     value: object,
@@ -255,7 +249,7 @@ def resolve(
 
     ``seq`` is the opening's, where the caller means that one alone.
     """
-    state = _begun(runtime, writer, ownership)
+    state = _begun(writer)
     run_id = writer.run_id
     answered = {entry.ref for entry in state.entries if entry.ref is not None}
     asked = [
@@ -272,24 +266,12 @@ def resolve(
     opening = choose_wait(run_id, key, seq, suspended, is_answered=lambda: bool(asked))
     check_resolution(opening, value, run_id=run_id)
     now = format_time(runtime.clock.now_ms())
-    writer.append(
-        JournalEntry(
-            seq=0,
-            kind="resolution",
-            status="ok",
-            scope=opening.scope,
-            key=key,
-            ordinal=opening.ordinal,
-            value=value,
-            ref=opening.seq,
-            ended_at=now,
-        )
-    )
+    writer.append(answer_draft(opening, now=now, kind="resolution", value=value))
     if state.meta is not None and state.meta.status == "suspended":
         writer.put_meta(replace(state.meta, wake_at=now))
 
 
-def delete(runtime: Runtime, writer: RunWriter, ownership: Ownership) -> None:  # noqa: ARG001
+def delete(runtime: Runtime, writer: RunWriter) -> None:
     """Remove the run: blobs first, journal last; a landed delete has ended the lease.
 
     A parent with a live child is not deleted: `LeaseHeldError` (``held``) names the child.

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rulvar.core.journal import RETRY, Calls, JournalEntry
+from rulvar.core.journal import RETRY, Calls
+from rulvar.core.journal.drafts import decision_draft
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rulvar.core.journal import Settle
+    from rulvar.core.journal import JournalEntry, Settle
 
 __all__ = ["RETRIED_STATUSES", "retry_draft", "was_retried_by"]
 
@@ -34,7 +35,7 @@ def retry_draft(
     value: dict[str, object] = {"decisionType": RETRY, "calls": named}
     if by is not None:
         value["by"] = by
-    return JournalEntry(seq=0, kind="decision", status="ok", value=value, ended_at=now)
+    return decision_draft(value, now=now)
 
 
 def was_retried_by(entries: Iterable[JournalEntry], by: int) -> bool:

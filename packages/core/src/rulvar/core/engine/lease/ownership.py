@@ -49,9 +49,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.io.event_bus import Emit
     from rulvar.core.engine.io.mutations import LeaseApi
     from rulvar.core.engine.kernel.authority import Authority, Unleased
-    from rulvar.core.errors import (
-        RefusalReason,
-    )
+    from rulvar.core.errors import RefusalReason
 
 __all__ = ["ExternalLease", "NoLease", "OwnedLease", "Ownership", "Predecessor"]
 
@@ -68,6 +66,9 @@ class Ownership(Protocol):
     """What the writer asks before every mutation, and tells after every refusal."""
 
     run_id: str
+    verify: Callable[[], bool]
+    """Asked under a lease that was taken again whether the store holds what was read: the
+    writer's, once there is one."""
 
     @property
     def epoch(self) -> int | None:
@@ -119,11 +120,16 @@ def _superseded(
     )
 
 
+def _nothing_was_read() -> bool:
+    return True
+
+
 class NoLease:
     """No lease: a store without leases, or a host that decided to go without."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
+        self.verify = _nothing_was_read
 
     @property
     def epoch(self) -> int | None:
@@ -159,6 +165,7 @@ class ExternalLease:
     def __init__(self, lease: Lease) -> None:
         self.run_id = lease.run_id
         self.lease = lease
+        self.verify = _nothing_was_read
         self.on_loss: Callable[[SupersededError], None] = lambda _error: None
         self._lost: SupersededError | None = None
         self._lock = threading.Lock()
@@ -217,15 +224,14 @@ def _acquire(calls: LeaseApi, run_id: str, owner: str) -> tuple[Lease, str | Non
 class OwnedLease:
     """A lease that this segment took itself.
 
-    ``verify`` is asked under a re-acquired lease whether the store holds what the segment
-    knows; ``on_loss`` is called once, from whatever thread noticed, when the run is lost, and
+    ``on_loss`` is called once, from whatever thread noticed, when the run is lost, and
     ``on_reacquired`` with the new epoch each time that it was taken again.
     """
 
     def __init__(self, calls: LeaseApi, lease: Lease, *, lease_ttl_ms: int, clock: Clock) -> None:
         self.run_id = lease.run_id
         self.lease_ttl_ms = lease_ttl_ms
-        self.verify: Callable[[], bool] = lambda: True
+        self.verify = _nothing_was_read
         self.on_loss: Callable[[SupersededError], None] = lambda _error: None
         self.on_reacquired: Callable[[int], None] = lambda _epoch: None
         self.emit: Emit = no_events

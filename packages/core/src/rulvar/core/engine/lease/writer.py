@@ -91,6 +91,7 @@ class RunWriter:
         self._mutations = mutations
         self._reads = reads
         self._ownership = ownership
+        ownership.verify = self.verify
         self._tail = _Tail()
         self._armed = False
         self._genesis: str | None = None
@@ -116,6 +117,23 @@ class RunWriter:
         self._meta = self._meta_in_doubt = meta
         self._next_seq = records[-1].seq + 1 if records else 0
         self._armed = True
+
+    def read(
+        self, genesis_of: Callable[[Sequence[JournalRecord]], str | None]
+    ) -> tuple[RunMeta | None, Sequence[JournalRecord]]:
+        """Read row and journal under one lease, and note them as what this segment knows.
+
+        What was read before an acquire decides nothing: when the lease was taken again
+        meanwhile, everything is read again. ``genesis_of`` gives the records' token. Raises
+        `SupersededError`, and what the store and ``genesis_of`` raise.
+        """
+        while True:
+            authority = self.authority()
+            meta = self._reads.meta(self.run_id)
+            records = self._reads.load(self.run_id)
+            self.record_read_state(records, meta, genesis_of(records))
+            if self.authority() == authority:
+                return meta, records
 
     @property
     def meta(self) -> RunMeta | None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rulvar.core.journal import ATTEMPT, JournalEntry
+from rulvar.core.journal.drafts import attempt_draft
 
 if TYPE_CHECKING:
     from rulvar.core.engine.segment.lifecycle import Segment
+    from rulvar.core.journal import JournalEntry
 
 __all__ = ["begin_again"]
 
@@ -24,17 +25,6 @@ async def begin_again(segment: Segment, opening: JournalEntry) -> None:
     if opening.kind not in _PERFORMED:
         return
     number = segment.attempts.get(opening.seq, 1) + 1
-    await segment.append(
-        JournalEntry(
-            seq=0,
-            kind=ATTEMPT,
-            status="ok",
-            scope=opening.scope,
-            key=opening.key,
-            ordinal=opening.ordinal,
-            value={"seq": opening.seq, "attempt": number},
-            started_at=segment.now(),
-        )
-    )
+    await segment.append(attempt_draft(opening, number, now=segment.now()))
     segment.attempts[opening.seq] = number
     segment.check()  # the run may have been lost while the attempt was journalled

@@ -21,7 +21,6 @@ from rulvar.core.formatting import command_line
 from rulvar.core.journal import (
     HASH_VERSION,
     HASH_WINDOW,
-    JournalEntry,
     attempts,
     cancel_begun,
     check_window,
@@ -31,6 +30,7 @@ from rulvar.core.journal import (
     run_start,
     works_after,
 )
+from rulvar.core.journal.drafts import decision_draft
 from rulvar.core.records import TERMINAL_STATUSES, RunMeta
 from rulvar.core.values import content_hash, normalize
 from rulvar.core.wire import format_time
@@ -42,7 +42,11 @@ if TYPE_CHECKING:
     from rulvar.core.engine.lease.ownership import Predecessor
     from rulvar.core.engine.lease.writer import RunWriter
     from rulvar.core.engine.segment.runtime import Runtime
-    from rulvar.core.journal import Settle, Start
+    from rulvar.core.journal import (
+        JournalEntry,
+        Settle,
+        Start,
+    )
     from rulvar.core.records import JournalRecord
 
 __all__ = [
@@ -141,22 +145,21 @@ class RunState:
         return None if works_after(self.entries, last.seq) else last
 
 
-def read_run(runtime: Runtime, writer: RunWriter) -> RunState:
+def read_run(writer: RunWriter) -> RunState:
     """Read row and journal, give them to the writer, and check the hash version window.
 
-    What was read before an acquire decides nothing: when the lease was taken again
-    meanwhile, everything is read again. Raises `JournalCompatibilityError`,
-    `StoreCorruptError` and `SupersededError`.
+    Raises `JournalCompatibilityError`, `StoreCorruptError` and `SupersededError`.
     """
-    while True:
-        authority = writer.authority()
-        meta = runtime.reads.meta(writer.run_id)
-        records = runtime.reads.load(writer.run_id)
+    entries: list[JournalEntry] = []
+    start: Start | None = None
+
+    def genesis_of(records: Sequence[JournalRecord]) -> str | None:
+        nonlocal entries, start
         entries = read_journal(writer.run_id, records)
         start = run_start(entries)
-        writer.record_read_state(records, meta, start.genesis if start else None)
-        if writer.authority() == authority:
-            break
+        return None if start is None else start.genesis
+
+    meta, records = writer.read(genesis_of)
     check_window(writer.run_id, entries)
     return RunState(
         meta=meta, records=records, entries=entries, start=start, last=last_settle(entries)
@@ -177,7 +180,7 @@ def begin_segment(
     Raises `ConfigError` when the request does not fit the run, `SupersededError` when the first
     write is refused, and what a store raises.
     """
-    state = read_run(runtime, writer)
+    state = read_run(writer)
     if state.start is None:
         return _begin(runtime, writer, request, state)
     if isinstance(request, StartNew):
@@ -388,13 +391,8 @@ def _begin(
         )
     )
     entry = writer.append(
-        JournalEntry(
-            seq=0,
-            kind="decision",
-            status="ok",
-            value=_start_facts(request, genesis, source_ref, args_hash),
-            started_at=now,
-            ended_at=now,
+        decision_draft(
+            _start_facts(request, genesis, source_ref, args_hash), now=now, started_at=now
         )
     )
     return BegunSegment(

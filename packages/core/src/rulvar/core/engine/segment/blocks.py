@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Self
 from rulvar.core.engine.kernel.endings import SegmentEnded
 from rulvar.core.engine.kernel.failed_calls import mark
 from rulvar.core.engine.kernel.replay import Answered
-from rulvar.core.journal import BLOCK_KIND, JournalEntry
+from rulvar.core.journal import BLOCK_KIND
 from rulvar.core.journal.calls import fired_calls
+from rulvar.core.journal.drafts import answer_draft
 from rulvar.core.wire import format_time, parse_time
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from rulvar.core.engine.segment.frames import Frame
     from rulvar.core.engine.segment.scope import Scope
+    from rulvar.core.journal import JournalEntry
 
 __all__ = ["BLOCK_NAME", "Block", "restarted"]
 
@@ -171,17 +173,13 @@ class Block:
         if not any(frame.scope == self._scope.path for frame in under_way):
             return None
         opening = self._opening
-        return JournalEntry(
-            seq=0,
+        return answer_draft(
+            opening,
+            now=self._segment.now(),
             kind=BLOCK_KIND,
             status="error",
-            scope=opening.scope,
-            key=opening.key,
-            ordinal=opening.ordinal,
             value={"calls": [frame.opening.seq for frame in under_way if frame.opening]},
-            ref=opening.seq,
             started_at=opening.started_at,
-            ended_at=self._segment.now(),
         )
 
     @property

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rulvar.core.engine.kernel.replay import Answered, Fresh, GivenUp, given_up_after_ms
 from rulvar.core.errors import NonDeterminismError
-from rulvar.core.journal import GIVEN_UP, JournalEntry
+from rulvar.core.journal import GIVEN_UP
+from rulvar.core.journal.drafts import answer_draft, opening_draft
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.kernel.replay import Call
     from rulvar.core.engine.segment.blocks import Block
     from rulvar.core.engine.segment.lifecycle import Segment
+    from rulvar.core.journal import JournalEntry
 
 __all__ = ["Frame", "Frames"]
 
@@ -167,18 +169,14 @@ class Frames:
                 segment.block(error)
                 return
             if isinstance(decision, Fresh):
-                frame.draft = JournalEntry(
-                    seq=0,
-                    kind=decision.call.kind,
-                    status="suspended"
-                    if decision.call.kind in {"external", "timer"}
-                    else "running",
-                    scope=decision.call.scope,
-                    key=decision.call.key,
-                    ordinal=decision.call.ordinal,
-                    args_hash=decision.call.args_hash,
-                    call_key=decision.call.call_key,
-                    started_at=segment.now(),
+                call = decision.call
+                frame.draft = opening_draft(
+                    call.kind,
+                    (call.scope, call.key, call.ordinal),
+                    status="suspended" if call.kind in {"external", "timer"} else "running",
+                    now=segment.now(),
+                    args_hash=call.args_hash,
+                    call_key=call.call_key,
                 )
             elif isinstance(decision, GivenUp):
                 return
@@ -194,16 +192,12 @@ class Frames:
         state = segment.replay.calls.by_seq.get(opening.seq)
         if state is not None and state.given_up is not None:
             return
-        given_up = JournalEntry(
-            seq=0,
+        given_up = answer_draft(
+            opening,
+            now=segment.now(),
             kind=GIVEN_UP,
             status="cancelled",
-            scope=opening.scope,
-            key=opening.key,
-            ordinal=opening.ordinal,
             value={"afterMs": left.after_ms},
-            ref=opening.seq,
-            ended_at=segment.now(),
         )
         await segment.append(given_up, after_end=after_end)
         segment.emit("call.given-up", name=opening.key, seq=opening.seq)

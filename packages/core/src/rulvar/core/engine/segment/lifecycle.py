@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -25,12 +26,12 @@ from rulvar.core.errors import (
     StoreError,
     SupersededError,
 )
-from rulvar.core.journal import JournalEntry
+from rulvar.core.journal.drafts import answer_draft
 from rulvar.core.values import normalize
 from rulvar.core.wire import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rulvar.core.engine.io.bridge import Bridge
     from rulvar.core.engine.io.event_bus import Emit
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.segment.blocks import Block
     from rulvar.core.engine.segment.runtime import ChildHandle, Runtime
     from rulvar.core.errors import StoreCorruptError
+    from rulvar.core.journal import JournalEntry
 
 __all__ = ["CURRENT", "Segment", "child_is_live", "current_segment", "entering"]
 
@@ -186,6 +188,16 @@ class Segment:
         self.emit("lease.lost", epoch=error.epoch, detail=error.reason)
         self.from_any_thread(partial(self.end, Ending.LOST))
 
+    @contextmanager
+    def _losing_ends(self) -> Iterator[None]:
+        """End the segment, with `SegmentEnded`, when a write finds the run lost."""
+        try:
+            yield
+        except SupersededError as error:
+            self.lose(error)
+            self.end(Ending.LOST)
+            raise SegmentEnded(WHY[Ending.LOST]) from error
+
     def reacquired(self, epoch: int) -> None:
         """Tell that the run was taken again after an expiry, from any thread."""
         self.emit("lease.reacquired", epoch=epoch)
@@ -253,13 +265,10 @@ class Segment:
                 self.scheduler.wake(entry.ref, entry)
 
         try:
-            return await self.store.call(
-                partial(self.writer.append, draft, claim=claim), then=landed
-            )
-        except SupersededError as error:
-            self.lose(error)
-            self.end(Ending.LOST)
-            raise SegmentEnded(WHY[Ending.LOST]) from error
+            with self._losing_ends():
+                return await self.store.call(
+                    partial(self.writer.append, draft, claim=claim), then=landed
+                )
         except SegmentEnded:
             raise
         except BaseException as error:
@@ -288,11 +297,8 @@ class Segment:
         """
         self.check()
         try:
-            await self.store.call(partial(self.writer.put_blob, ref, blob))
-        except SupersededError as error:
-            self.lose(error)
-            self.end(Ending.LOST)
-            raise SegmentEnded(WHY[Ending.LOST]) from error
+            with self._losing_ends():
+                await self.store.call(partial(self.writer.put_blob, ref, blob))
         except StoreError as error:
             raise self.failed_by(error) from error
 
@@ -358,17 +364,7 @@ class Segment:
         )
         fitting = normalize(value)
         check_resolution(opening, fitting, run_id=self.run_id)
-        draft = JournalEntry(
-            seq=0,
-            kind="resolution",
-            status="ok",
-            key=key,
-            scope=opening.scope,
-            ordinal=opening.ordinal,
-            value=fitting,
-            ref=opening.seq,
-            ended_at=self.now(),
-        )
+        draft = answer_draft(opening, now=self.now(), kind="resolution", value=fitting)
         # While it is on its way the run does not suspend: whoever waits for it is about to go on.
         self.scheduler.answers_under_way += 1
         try:
@@ -379,7 +375,7 @@ class Segment:
 
     async def cancel(self) -> None:
         """Cancel the run: its outcome will be ``cancelled``."""
-        await self.through_door(lambda _runtime, writer: writer.authority())
+        await self.through_writer(lambda _runtime, writer: writer.authority())
         self.end(Ending.CANCELLED)
 
     async def delete(self) -> None:
@@ -390,18 +386,14 @@ class Segment:
         self.check()
         for child_id in self.children:
             raise child_is_live(self.run_id, child_id)
-        await self.through_door(lambda _runtime, writer: writer.delete_run())
+        await self.through_writer(lambda _runtime, writer: writer.delete_run())
         self.end(Ending.DELETED)
 
-    async def through_door(self, act: Callable[[Runtime, RunWriter], T]) -> T:
+    async def through_writer(self, act: Callable[[Runtime, RunWriter], T]) -> T:
         """Do something to the run from the inside, under the segment's own lease."""
         self.check()
-        try:
+        with self._losing_ends():
             return await self.store.call(partial(act, self.runtime, self.writer))
-        except SupersededError as error:
-            self.lose(error)
-            self.end(Ending.LOST)
-            raise SegmentEnded(WHY[Ending.LOST]) from error
 
     def drain(self) -> None:
         """Begin no further call; stop when those under way have been journalled."""

@@ -20,18 +20,22 @@ from rulvar.core.engine.kernel.outcome import Failure, RunOutcome
 from rulvar.core.journal import (
     RECOVERED,
     RUN_SETTLE,
-    JournalEntry,
     last_moment,
     recoveries,
     structure,
 )
+from rulvar.core.journal.drafts import decision_draft
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rulvar.core.engine.lease.ownership import Predecessor
     from rulvar.core.engine.lease.writer import RunWriter
-    from rulvar.core.journal import Recovered, Settle
+    from rulvar.core.journal import (
+        JournalEntry,
+        Recovered,
+        Settle,
+    )
     from rulvar.core.records import RunMeta
 
 __all__ = ["Recovery", "exhaust", "forgiven", "recover", "recovery_of"]
@@ -105,7 +109,7 @@ def recover(
     if recovery.died and not recovery.told:
         facts = {"decisionType": RECOVERED, "count": recovery.count}
         facts |= _witness(writer.meta, recovery.segment, entries, predecessor)
-        writer.append(JournalEntry(seq=0, kind="decision", status="ok", value=facts, ended_at=now))
+        writer.append(decision_draft(facts, now=now))
 
 
 def exhaust(
@@ -132,9 +136,7 @@ def exhaust(
     if isinstance(data, dict):
         data["witnesses"] = witnesses[-_MOST_WITNESSES:]
     facts = {"decisionType": RUN_SETTLE, "runStatus": "exhausted", "segment": recovery.segment}
-    draft = JournalEntry(
-        seq=0, kind="decision", status="ok", value=facts, error=error, ended_at=now
-    )
+    draft = decision_draft(facts, now=now, error=error)
     writer.settle(
         draft,
         replace(

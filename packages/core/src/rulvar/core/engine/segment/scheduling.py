@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from rulvar.core.engine.kernel.endings import Ending, SegmentEnded
 from rulvar.core.engine.kernel.outcome import Failure
 from rulvar.core.errors import InvalidResolutionError
-from rulvar.core.journal import JournalEntry
+from rulvar.core.journal.drafts import answer_draft
 from rulvar.core.wire import parse_time
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from rulvar.core.engine.kernel.replay import Call
     from rulvar.core.engine.segment.lifecycle import Segment
+    from rulvar.core.journal import JournalEntry
 
 __all__ = ["Scheduler"]
 
@@ -243,17 +244,13 @@ class Scheduler:
                 error_type="TimeoutError",
                 step=opening.key,
             )
-        draft = JournalEntry(
-            seq=0,
+        draft = answer_draft(
+            opening,
+            now=segment.now(),
             kind="resolution",
             status="error" if failure else "ok",
-            key=opening.key,
-            scope=opening.scope,
-            ordinal=opening.ordinal,
             value=facts.get("default"),
             error=failure.to_json() if failure else None,
-            ref=opening.seq,
-            ended_at=segment.now(),
         )
         try:
             await segment.append(draft, claim=partial(segment.claim, opening))

@@ -30,8 +30,9 @@ from rulvar.core.engine.kernel.replay import (
 )
 from rulvar.core.engine.segment.attempts import begin_again
 from rulvar.core.errors import ConfigError, NonDeterminismError
-from rulvar.core.journal import BLOCK_KIND, JournalEntry
+from rulvar.core.journal import BLOCK_KIND
 from rulvar.core.journal.calls import SELF_ANSWERED_KINDS
+from rulvar.core.journal.drafts import answer_draft, opening_draft
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.segment.lifecycle import Segment
     from rulvar.core.engine.segment.patches import Patched
     from rulvar.core.errors import RunError
+    from rulvar.core.journal import JournalEntry
 
 __all__ = ["Opened", "Scope", "error_of", "unwrap"]
 
@@ -278,18 +280,15 @@ class Scope:
         return Answered(call, opening, given_up)
 
     def _draft(self, call: Call, new: _New) -> JournalEntry:
-        return JournalEntry(
-            seq=0,  # the writer gives it its number
-            kind=call.kind,
+        return opening_draft(
+            call.kind,
+            (call.scope, call.key, call.ordinal),
             status=new.status,
-            scope=call.scope,
-            key=call.key,
-            ordinal=call.ordinal,
+            now=self.segment.now(),
             value=new.value,
             args_hash=call.args_hash,
             call_key=call.call_key,
             deadline_at=new.deadline_at,
-            started_at=self.segment.now(),
         )
 
     async def answer(
@@ -301,18 +300,13 @@ class Scope:
         status: str | None = None,
     ) -> JournalEntry:
         """Journal what a call came to. Raises `SegmentEnded`."""
-        draft = JournalEntry(
-            seq=0,
-            kind=opening.kind,
+        draft = answer_draft(
+            opening,
+            now=self.segment.now(),
             status=status or ("ok" if failure is None else "error"),
-            scope=opening.scope,
-            key=opening.key,
-            ordinal=opening.ordinal,
             value=value,
             error=None if failure is None else failure.to_json(),
-            ref=opening.seq,
             started_at=opening.started_at,
-            ended_at=self.segment.now(),
         )
         frame = self.segment.frames.of(self.path)
         return await self.segment.append(draft, then=frame.was_answered)
