@@ -105,7 +105,7 @@ def test_a_missing_module_says_where_it_was_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
-    with pytest.raises(ConfigError, match="there is no module 'cli_app_nowhere'") as caught:
+    with pytest.raises(ConfigError, match="no module 'cli_app_nowhere'") as caught:
         load_workflows([Setting("cli_app_nowhere.inner:flow", tmp_path)])
     assert str(tmp_path) in str(caught.value)
 

@@ -242,7 +242,7 @@ def test_a_source_that_is_not_to_be_had_is_status_2() -> None:
     wrong = rulvar("runs", "source", "g1", "--diff", status=2).stderr
     assert "is of workflow 'other'" in wrong
     set_row("g1", workflow_source_ref=None)
-    assert "has no source kept" in rulvar("runs", "source", "g1", status=2).stderr
+    assert "has no stored source" in rulvar("runs", "source", "g1", status=2).stderr
 
 
 @pytest.mark.usefixtures("project")

@@ -77,8 +77,8 @@ def line_of(text: str) -> int:
     ("workflow", "line", "what"),
     [
         ("in_a_step", '    raise ValueError("the reason")', "the failed steps"),
-        ("in_the_body", '    raise ValueError("the reason")', "the body"),
-        ("in_a_library", '    json.loads("{")', "the body"),
+        ("in_the_body", '    raise ValueError("the reason")', "the workflow"),
+        ("in_a_library", '    json.loads("{")', "the workflow"),
     ],
 )
 def test_a_failed_run_says_where_and_what_runs_again(
@@ -86,7 +86,7 @@ def test_a_failed_run_says_where_and_what_runs_again(
 ) -> None:
     told = run(workflow, "--run-id", "a run").stderr
     assert f"  raised at {tmp_path / 'cli_debug_flows.py'}:{line_of(line)}\n" in told
-    again = f"to run {what} again, over what the journal has, and see the traceback: "
+    again = f"to retry {what} and see the traceback: "
     again += "rulvar resume 'a run' --retry --debug\n"
     assert f"  {again}" in told
     assert told.count("to run ") == 1

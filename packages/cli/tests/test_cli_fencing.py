@@ -101,14 +101,14 @@ def test_a_broken_promise_is_found_by_the_probe_alone(monkeypatch: pytest.Monkey
     check(status=0)
     text = check("--probe", status=1).stdout
     assert "append under a superseded lease: landed, not refused" in text
-    assert "NOT FENCED: declared, but the probe saw otherwise" in text
+    assert "NOT FENCED: declared, but the probe failed" in text
     probe = cast("dict[str, object]", document("--probe", status=1)["probe"])
     assert cast("dict[str, str]", probe["mutations"])["append"] == "landed"
 
 
 def test_nothing_to_check_is_status_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "no store is given" in check(status=2).stderr
+    assert "no store given" in check(status=2).stderr
     check("--store", "sqlite:///runs.db?nope=1", status=2)
     assert list(tmp_path.iterdir()) == []
 

@@ -89,7 +89,7 @@ def test_a_listing_of_several_pages_is_one_document_and_one_table(
         assert [line.split()[0] for line in rows] == ids(expected)
     else:
         assert told.stdout == "no runs\n"
-    assert (next_after is not None) == ("there are more: --after" in told.stderr)
+    assert (next_after is not None) == ("more runs follow: --after" in told.stderr)
 
 
 def test_a_longer_table_keeps_every_column_and_widens_where_a_page_needs_it(store: str) -> None:

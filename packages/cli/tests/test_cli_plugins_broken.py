@@ -80,4 +80,4 @@ def test_an_app_that_raises_so_is_named(site: Path, source: str) -> None:
     (site / "odd_app.py").write_text(source, encoding="utf-8")
     done = rulvar(site, "run", "x", "--app", "odd_app", "--store", "sqlite:///runs.db")
     assert done.returncode == 2, done.stderr
-    assert "app 'odd_app' does not import" in done.stderr
+    assert "app 'odd_app' cannot be imported" in done.stderr

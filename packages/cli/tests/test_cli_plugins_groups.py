@@ -57,7 +57,9 @@ def test_help_shows_it_below_ours_and_a_broken_one_as_broken(
     (shown,) = [line for line in lines if line.split()[:1] == ["polish"]]
     assert shown.endswith("Polish a run.")
     (broken,) = [line for line in lines if line.split()[:1] == ["rust"]]
-    assert "(broken: the command 'rust' is no click.Command" in broken
+    assert (
+        "(broken: the entry point of command 'rust' is of type str, not a click.Command" in broken
+    )
     assert lines.index(shown) > next(i for i, line in enumerate(lines) if line.startswith("  ls"))
 
 
@@ -75,13 +77,13 @@ def test_a_command_that_is_not_installed_names_its_distribution(
     for name, distribution in KNOWN.items():
         result = CliRunner().invoke(main, (*name.split("."), "--help"))
         assert result.exit_code == 2
-        told = f"No such command {name.rpartition('.')[2]!r}; {distribution} brings it"
+        told = f"No such command {name.rpartition('.')[2]!r}; it is part of {distribution}"
         assert f"{told}: pip install {distribution}" in result.stderr
     misplaced = CliRunner().invoke(main, ("repair-file",)).stderr
     assert "'repair-file' here: it is `rulvar runs repair-file`; rulvar-store-file" in misplaced
     assert "pip install rulvar-store-file" in misplaced
     misplaced = CliRunner().invoke(main, ("runs", "soak")).stderr
-    assert "'soak' here: it is `rulvar soak`; rulvar-conformance brings it" in misplaced
+    assert "'soak' here: it is `rulvar soak`; it is part of rulvar-conformance" in misplaced
     json_text = CliRunner().invoke(main, ("certify", "--json")).stdout
     assert "pip install rulvar-conformance" in json.loads(json_text)["error"]["message"]
     assert "No such command 'other'." in CliRunner().invoke(main, ("other",)).stderr

@@ -141,7 +141,7 @@ def test_a_worker_that_is_stopped_lets_its_runs_go_at_once(
 def wait_until_seq(process: subprocess.Popen[str], run_id: str, seq: int) -> None:
     """Wait until the run's journal has reached a record."""
     assert process.stderr is not None
-    assert process.stderr.readline() == f"run {run_id}: begun\n"
+    assert process.stderr.readline() == f"run {run_id}: started\n"
     with open_stores(STORE) as stores:
         while process.poll() is None:
             records = stores.journal.load(run_id)

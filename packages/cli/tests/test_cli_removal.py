@@ -70,7 +70,7 @@ def test_rm_asks_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch)
     assert left() == ["a"]
     unknown = rulvar("runs", "rm", "nope", status=2).stderr
     assert "there is no run 'nope'" in unknown
-    assert "for ever" not in unknown
+    assert "permanently" not in unknown
     asked: list[str] = []
     monkeypatch.setattr(multi_run, "_is_terminal", lambda: True)
 
@@ -79,7 +79,7 @@ def test_rm_asks_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("click.confirm", answer)
     rulvar("runs", "rm", "nope", "a", status=2)
-    assert asked == ["Delete a for ever?"]
+    assert asked == ["Delete a permanently?"]
     assert left() == []
 
 

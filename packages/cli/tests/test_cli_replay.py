@@ -106,10 +106,10 @@ def test_a_deploy_is_tried_and_a_blocked_run_reads_well(project: Project) -> Non
     resumed = project.said("resume", "a", status=1)
     assert "step 'book' stands where the journal has step 'reserve'" in resumed.stderr
     [listed] = [x for x in project.said("runs", "ls").stdout.splitlines() if x.startswith("a ")]
-    assert "blocked, waits for another code: step 'book' stands where" in listed
+    assert "blocked, the code cannot replay it: step 'book' stands where" in listed
     shown = project.said("runs", "show", "a").stdout
     [line] = [each for each in shown.splitlines() if each.startswith("blocked")]
-    assert "1 code could not replay its journal: step 'book' stands where" in line
+    assert "1 version of the code could not replay its journal: step 'book' stands where" in line
     assert "rulvar resume a" in line
     assert "never settled" not in shown
     assert project.paid == ["a", "fine"]
@@ -155,7 +155,7 @@ def test_a_store_without_such_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "replay_none.py").write_text(OLD)
     words = ("--store", "sqlite:///runs.db", "--app", "replay_none")
     rulvar("run", "fine", *words)
-    assert "nothing to try" in rulvar("replay", "--status", "suspended", *words).stdout
+    assert "nothing to replay" in rulvar("replay", "--status", "suspended", *words).stdout
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ def test_a_body_that_blocks_the_loop_ends_the_command(project: Project, form: st
     words = ["replay", "f", "a", "g", "--body-limit", "1s"]
     done = project.said(*words, *(["--json"] if form == "json" else []), status=1)
     assert "not tried, for that body cannot be interrupted: g" in done.stderr
-    reason = "its body has kept the event loop from answering for 1 s"
+    reason = "the workflow has blocked the event loop for 1 s"
     if form == "text":
         assert done.stdout.splitlines()[-1] == f"run a: blocked: {reason}"
         return

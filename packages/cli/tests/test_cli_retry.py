@@ -79,7 +79,7 @@ def test_what_narrows_the_runs_and_what_did_not_fail() -> None:
         "nothing to retry"
         in rulvar("runs", "retry", "--status", "error", "--workflow", "other").stdout
     )
-    assert "run f: did not fail (ok): left as it is" in rulvar("runs", "retry", "f").stdout
+    assert "run f: did not fail (ok): unchanged" in rulvar("runs", "retry", "f").stdout
     assert "there is no run 'x'" in rulvar("runs", "retry", "x", status=2).stderr
 
 

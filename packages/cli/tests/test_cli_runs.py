@@ -100,7 +100,7 @@ def test_arguments_come_from_standard_input_and_files(project: Path) -> None:
         (("run", "approve", "--run-id", "a/b"), "must not contain '/'"),
         (("run", "count", "--args", "1", "--store", "runs.db"), "is not a store URL"),
         (("run", "count", "--args", "1", "--store", "postgres:///x"), "install"),
-        (("run", "count", "--args", "1", "--app", "missing"), "there is no module 'missing'"),
+        (("run", "count", "--args", "1", "--app", "missing"), "no module 'missing'"),
         (("resume", "nope"), "there is no file"),
         (("cancel", "nope"), "there is no file"),
         (("runs", "show", "nope"), "there is no file"),
@@ -133,16 +133,16 @@ def test_a_failed_run_is_status_1_until_its_steps_are_run_again(project: Path) -
 
 @pytest.mark.usefixtures("project")
 def test_a_run_is_said_to_have_begun_when_it_has() -> None:
-    begun = "run c1: begun\n"
+    begun = "run c1: started\n"
     assert rulvar("run", "count", "--args", '{"n": 1}', "--run-id", "c1").stderr.startswith(begun)
     refused = rulvar("run", "count", "--args", '{"n": 2}', "--run-id", "c1", status=2)
-    assert "begun" not in refused.stderr
+    assert "started" not in refused.stderr
     over = rulvar("run", "count", "--args", '{"n": 1}', "--run-id", "c1")
-    assert "begun" not in over.stderr
+    assert "started" not in over.stderr
     with open_stores("sqlite:///runs.db") as stores:
         assert_fenced_writes(stores).journal.acquire("c1", "elsewhere")
         held = rulvar("run", "count", "--args", '{"n": 1}', "--run-id", "c1", status=3)
-    assert "begun" not in held.stderr
+    assert "started" not in held.stderr
     assert held.stderr.rstrip().endswith("take it over with rulvar runs take-over c1")
 
 
@@ -225,7 +225,7 @@ def test_a_worker_finishes_what_waits_and_says_so(project: Path) -> None:
     text = rulvar("worker", "--until-idle").stdout
     assert "ready for count, approve, deliver, ask twice, fragile" in text
     assert "run a1: settled (ok, epoch " in text
-    assert "ended: 1 ok, 0 superseded, 0 set aside" in text
+    assert "stopped: 1 ok, 0 lost to another worker, 0 set aside" in text
     (project / "mended").touch()
     # A run that has ended is nothing to do for a worker.
     lines = rulvar("worker", "--until-idle", "--json").stdout.splitlines()
@@ -274,7 +274,7 @@ def test_listing_filters_and_pages() -> None:
 def test_showing_a_run_names_its_parts() -> None:
     rulvar("run", "count", "--args", '{"n": 2}', "--run-id", "c1", "--tag", "nightly")
     text = rulvar("runs", "show", "c1").stdout
-    for part in ("status     ok", "nobody holds this run", '{"n":2}', "add 1", "source"):
+    for part in ("status     ok", "none: the run is not held", '{"n":2}', "add 1", "source"):
         assert part in text
     shown = document("runs", "show", "c1")
     assert list(shown) == [
@@ -341,7 +341,7 @@ def test_a_run_that_waits_for_another_code_is_named_with_the_reason_and_the_reme
         [row] = stores.journal.list_runs()
         stores.journal.put_meta(replace(row, blocked=blocked))
     listed = rulvar("runs", "ls").stdout
-    assert "blocked, waits for another code: step 'ship' is not asked for" in listed
+    assert "blocked, the code cannot replay it: step 'ship' is not asked for" in listed
     text = " ".join(rulvar("runs", "show", "a1").stdout.split())
     assert "2 codes could not replay its journal: step 'ship' is not asked for" in text
     assert "rulvar resume a1 tries the present one again" in text

@@ -124,7 +124,7 @@ def test_a_worker_that_nobody_hears_works_on(
         assert rulvar(*args) == 74
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 2, told
-    assert "the worker goes on and tells no more" in told[0]
+    assert "the worker continues without its log" in told[0]
     assert statuses(capsys) == ["ok"]
 
 
@@ -181,7 +181,7 @@ def test_a_folder_that_is_gone_is_named(
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert rulvar("runs", "ls", "--store", "sqlite:///runs.db") == 2
-    assert "the current folder is not there any more" in capsys.readouterr().err
+    assert "the current folder no longer exists" in capsys.readouterr().err
 
 
 def test_a_warning_of_ours_is_a_message_and_no_line_of_code(

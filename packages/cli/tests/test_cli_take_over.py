@@ -73,7 +73,7 @@ def test_a_run_that_nobody_holds_is_left_as_it_is() -> None:
         stores.journal.append("a", JournalRecord(seq=1, payload=b'{"seq":1}'))
     free = {"taken": False, "holder": None, "epoch": None}
     assert document("runs", "take-over", "a", "--yes") == {"runs": [{"run_id": "a"} | free]}
-    assert "nobody holds it" in rulvar("runs", "take-over", "a", "--yes").stdout
+    assert "not held" in rulvar("runs", "take-over", "a", "--yes").stdout
     with SqliteStore("runs.db") as store:
         assert store.acquire("a", "w").epoch == 1  # none was used up
 
@@ -125,7 +125,7 @@ def test_it_asks_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch)
 def test_it_looks_before_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     with SqliteStore("runs.db") as store:
         store.append("free", JournalRecord(seq=1, payload=b'{"seq":1}'))
-        assert "nobody holds it" in rulvar("runs", "take-over", "free").stdout
+        assert "not held" in rulvar("runs", "take-over", "free").stdout
         unknown = rulvar("runs", "take-over", "nope", status=2).stderr
         assert "there is no run 'nope'" in unknown
         assert "live holder" not in unknown
@@ -154,6 +154,6 @@ def test_a_store_without_leases_says_so(project: Path) -> None:
     with open_stores(folder) as stores:
         stores.journal.append("a", JournalRecord(seq=1, payload=b'{"seq":1}'))
     result = rulvar("runs", "take-over", "a", "--yes", "--store", folder, status=2)
-    assert "has no lease that an operator could end" in result.stderr
+    assert "does not support take-over" in result.stderr
     result = rulvar("runs", "take-over", "a", "--store", folder, status=2)
-    assert "has no lease that an operator could end" in result.stderr
+    assert "does not support take-over" in result.stderr

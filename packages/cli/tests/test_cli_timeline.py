@@ -7,7 +7,7 @@ from dataclasses import replace
 from rulvar.cli.view.inspection import Inspection
 from rulvar.cli.view.run_view import show_document, show_text
 from rulvar.cli.view.tables import lines_of
-from rulvar.cli.view.timeline import tell
+from rulvar.cli.view.timeline import read_timeline
 from rulvar.core.journal import JournalEntry
 
 
@@ -61,30 +61,30 @@ TAKEOVER = [
 
 
 def test_a_takeover_names_the_silence_and_what_ran_again() -> None:
-    story = tell(TAKEOVER)
-    first, second = story.tenures
+    timeline = read_timeline(TAKEOVER)
+    first, second = timeline.tenures
     assert (first.epoch, first.began, first.settled) == (1, "started", None)
     assert first.unfinished == ("read b",)
     assert (second.epoch, second.began, second.settled) == (2, "took-over", "ok")
     assert second.silence_ms == 9000
     assert second.finished_for_others == ("read b",)
-    assert story.takeovers == (second,)
-    assert story.epochs_fall_at is None
-    assert (story.status, story.result, story.workflow) == ("ok", 7, "count")
-    again = story.calls[1]
+    assert timeline.takeovers == (second,)
+    assert timeline.epochs_fall_at is None
+    assert (timeline.status, timeline.result, timeline.workflow) == ("ok", 7, "count")
+    again = timeline.calls[1]
     assert (again.begun_under, again.answered_under, again.took_ms) == (1, 2, None)
-    assert story.calls[0].took_ms == 1000
+    assert timeline.calls[0].took_ms == 1000
 
 
 def test_an_owner_that_took_its_run_again_is_not_taken_for_another() -> None:
     settle = decision(5, 2, 13, decisionType="run_settle", runStatus="ok", segment=1)
-    story = tell([*TAKEOVER[:5], settle])
-    assert [tenure.began for tenure in story.tenures] == ["started", "went-on"]
-    assert story.takeovers == ()
+    timeline = read_timeline([*TAKEOVER[:5], settle])
+    assert [tenure.began for tenure in timeline.tenures] == ["started", "went-on"]
+    assert timeline.takeovers == ()
     # Before it settles, the row's count of segments tells the same.
-    assert tell(TAKEOVER[:5], segments=1).tenures[1].began == "went-on"
-    assert tell(TAKEOVER[:5], segments=2).tenures[1].began == "took-over"
-    assert tell(TAKEOVER[:5]).tenures[1].began == "took-over"
+    assert read_timeline(TAKEOVER[:5], segments=1).tenures[1].began == "went-on"
+    assert read_timeline(TAKEOVER[:5], segments=2).tenures[1].began == "took-over"
+    assert read_timeline(TAKEOVER[:5]).tenures[1].began == "took-over"
 
 
 def test_a_resume_after_a_settle_is_no_takeover() -> None:
@@ -93,28 +93,28 @@ def test_a_resume_after_a_settle_is_no_takeover() -> None:
         begun(1, 1, 1, "approval", kind="external"),
         decision(2, 1, 2, decisionType="run_settle", runStatus="suspended", segment=1),
     ]
-    story = tell(suspended)
-    assert [call.name for call in story.waiting_for] == ["approval"]
+    timeline = read_timeline(suspended)
+    assert [call.name for call in timeline.waiting_for] == ["approval"]
     resolution = JournalEntry(
         seq=3, kind="resolution", status="ok", key="approval", ref=1, epoch=2, ended_at=at(30)
     )
     done = decision(4, 3, 31, decisionType="run_settle", runStatus="ok", segment=2)
-    story = tell([*suspended, resolution, done])
-    assert [tenure.began for tenure in story.tenures] == ["started", "answered", "resumed"]
-    assert story.tenures[1].answers == ("resolved approval",)
-    assert story.waiting_for == ()
-    assert story.takeovers == ()
+    timeline = read_timeline([*suspended, resolution, done])
+    assert [tenure.began for tenure in timeline.tenures] == ["started", "answered", "resumed"]
+    assert timeline.tenures[1].answers == ("resolved approval",)
+    assert timeline.waiting_for == ()
+    assert timeline.takeovers == ()
 
 
 def test_a_word_from_outside_to_a_run_whose_owner_died_hides_no_takeover() -> None:
     word = JournalEntry(seq=4, kind="resolution", status="ok", ref=1, epoch=2, ended_at=at(12))
-    story = tell([*TAKEOVER[:4], word, replace(TAKEOVER[5], epoch=3)])
-    assert [tenure.began for tenure in story.tenures] == ["started", "answered", "took-over"]
+    timeline = read_timeline([*TAKEOVER[:4], word, replace(TAKEOVER[5], epoch=3)])
+    assert [tenure.began for tenure in timeline.tenures] == ["started", "answered", "took-over"]
 
 
 def test_an_entry_of_a_dead_epoch_is_found() -> None:
     late = answered(6, 1, 20, 1, "read a")
-    assert tell([*TAKEOVER, late]).epochs_fall_at == 6
+    assert read_timeline([*TAKEOVER, late]).epochs_fall_at == 6
 
 
 def test_another_writers_journal_is_told_as_far_as_it_goes() -> None:
@@ -122,10 +122,10 @@ def test_another_writers_journal_is_told_as_far_as_it_goes() -> None:
         JournalEntry(seq=0, kind="agent", status="running", key="x", started_at="yesterday"),
         JournalEntry(seq=4, kind="", status="", ref=0),
     ]
-    story = tell(foreign)
-    assert [tenure.epoch for tenure in story.tenures] == [None]
-    assert story.calls[0].took_ms is None
-    assert tell([]).tenures == ()
+    timeline = read_timeline(foreign)
+    assert [tenure.epoch for tenure in timeline.tenures] == [None]
+    assert timeline.calls[0].took_ms is None
+    assert read_timeline([]).tenures == ()
 
 
 def spanned(entry: JournalEntry, segment: int) -> JournalEntry:
@@ -160,30 +160,35 @@ def test_only_an_owner_that_died_is_taken_over() -> None:
         *(attempt(5, 2, 2), answered(6, 2, 12, 3, "read b")),
         decision(7, 2, 13, decisionType="run_settle", runStatus="ok", segment=2),
     ]
-    handed = tell([*BEFORE, *(spanned(entry, 2) for entry in after)])
+    handed = read_timeline([*BEFORE, *(spanned(entry, 2) for entry in after)])
     assert [tenure.began for tenure in handed.tenures] == ["started", "handed-over"]
     assert (handed.takeovers, handed.deaths) == ((), ())
-    story = tell([*BEFORE, *(spanned(e, 2) for e in (died(4, 2, 11, segment=1), *after))])
-    assert [tenure.began for tenure in story.tenures] == ["started", "took-over"]
-    assert [tenure.segment for tenure in story.tenures] == [1, 2]
-    [death] = story.deaths
+    timeline = read_timeline(
+        [*BEFORE, *(spanned(e, 2) for e in (died(4, 2, 11, segment=1), *after))]
+    )
+    assert [tenure.began for tenure in timeline.tenures] == ["started", "took-over"]
+    assert [tenure.segment for tenure in timeline.tenures] == [1, 2]
+    [death] = timeline.deaths
     assert (death.segment, death.owner, death.under_way) == (1, "box:1", ("step read b",))
-    assert story.tenures[1].death == death
-    assert [call.attempts for call in story.calls] == [1, 2]
+    assert timeline.tenures[1].death == death
+    assert [call.attempts for call in timeline.calls] == [1, 2]
 
 
 def test_the_same_segment_under_a_later_epoch_went_on() -> None:
     settle = decision(5, 2, 13, decisionType="run_settle", runStatus="ok", segment=1)
     again = [spanned(answered(4, 2, 12, 3, "read b"), 1), spanned(settle, 1)]
-    assert [tenure.began for tenure in tell([*BEFORE, *again]).tenures] == ["started", "went-on"]
+    assert [tenure.began for tenure in read_timeline([*BEFORE, *again]).tenures] == [
+        "started",
+        "went-on",
+    ]
 
 
 def test_whoever_got_no_further_than_to_tell_of_a_death_does_not_hide_it() -> None:
     told = spanned(died(4, 2, 11, segment=1), 2)
     later = [spanned(answered(5, 3, 20, 3, "read b"), 2)]
-    story = tell([*BEFORE, told, *later])
-    assert [tenure.began for tenure in story.tenures] == ["started", "took-over", "took-over"]
-    assert len(story.deaths) == 1
+    timeline = read_timeline([*BEFORE, told, *later])
+    assert [tenure.began for tenure in timeline.tenures] == ["started", "took-over", "took-over"]
+    assert len(timeline.deaths) == 1
 
 
 def test_an_exhausted_run_names_its_last_death_too() -> None:
@@ -197,27 +202,29 @@ def test_an_exhausted_run_names_its_last_death_too() -> None:
         error={"code": "run-exhausted", "message": "m", "data": {"witnesses": [{}, witness]}},
     )
     told = spanned(died(4, 2, 11, segment=1), 2)
-    story = tell([*BEFORE, told, spanned(attempt(5, 2, 2), 2), settle])
-    assert [death.segment for death in story.deaths] == [1, 2]
-    assert [tenure.began for tenure in story.tenures] == ["started", "took-over", "took-over"]
-    assert story.status == "exhausted"
+    timeline = read_timeline([*BEFORE, told, spanned(attempt(5, 2, 2), 2), settle])
+    assert [death.segment for death in timeline.deaths] == [1, 2]
+    assert [tenure.began for tenure in timeline.tenures] == ["started", "took-over", "took-over"]
+    assert timeline.status == "exhausted"
 
 
 def test_a_result_that_the_journal_does_not_keep_is_not_null() -> None:
-    kept = tell(
+    kept = read_timeline(
         [start(), decision(1, 1, 1, decisionType="run_settle", runStatus="ok", result=None)]
     )
     assert (kept.has_result, kept.result) == (True, None)
-    elsewhere = tell([start(), decision(1, 1, 1, decisionType="run_settle", runStatus="ok")])
+    elsewhere = read_timeline(
+        [start(), decision(1, 1, 1, decisionType="run_settle", runStatus="ok")]
+    )
     assert (elsewhere.has_result, elsewhere.result) == (False, None)
-    assert not tell([start()]).has_result
-    for story, shown in ((kept, "null"), (elsewhere, "not in this journal")):
+    assert not read_timeline([start()]).has_result
+    for timeline, shown in ((kept, "null"), (elsewhere, "not in this journal")):
         inspection = Inspection(
             run_id="r",
             meta=None,
             leases_known=False,
             lease=None,
-            story=story,
+            timeline=timeline,
             blobs=(),
             problems=(),
         )
@@ -225,4 +232,4 @@ def test_a_result_that_the_journal_does_not_keep_is_not_null() -> None:
         assert f"result     {shown}" in text
         journal = show_document(inspection)["journal"]
         assert isinstance(journal, dict)
-        assert journal["has_result"] is story.has_result
+        assert journal["has_result"] is timeline.has_result

@@ -65,8 +65,8 @@ def _import(module_name: str, app: Setting) -> ModuleType:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             message = (
-                f"app {app.value!r}: there is no module {missing!r} in {folder} nor in this "
-                "environment: name a module that Python can import from there"
+                f"app {app.value!r}: no module {missing!r} in {folder} or in this environment: name "
+                "a module that Python can import from there"
             )
             raise ConfigError(message) from error
         raise _broken(app, error) from error
@@ -78,7 +78,7 @@ def _broken(app: Setting, error: BaseException) -> ConfigError:
     if frames and not frames[-1].filename.startswith("<frozen importlib"):
         where = f" ({frames[-1].filename}, line {frames[-1].lineno})"
     message = (
-        f"app {app.value!r} does not import: {type(error).__name__}: {error}{where}: correct "
+        f"app {app.value!r} cannot be imported: {type(error).__name__}: {error}{where}: correct "
         "it; --debug shows the traceback"
     )
     return ConfigError(message)

@@ -1,7 +1,7 @@
-"""Where the store and the workflows come from: flag, environment, pyproject.toml.
+"""Settings for the store and the workflows: flag, environment, pyproject.toml.
 
 In that order of precedence. Flag and environment are read by click before a command's body
-runs; this module adds the third place and the sentence for when all three are silent.
+runs; this module adds the third place, and the error for when none of them has it.
 
 What pyproject.toml says is read as if it were typed in that file's own folder: the module
 is looked up there, and a relative path in the store's URL starts there. Otherwise the same
@@ -51,7 +51,7 @@ def read_setting(name: SettingName, given: str | None) -> Setting:
         return Setting(found[1][name], found[0].parent)
     metavar, example = _EXAMPLES[name]
     message = (
-        f"no {name} is given: pass --{name} {metavar}, set {ENVIRONMENT[name]}, or put "
+        f"no {name} given: pass --{name} {metavar}, set {ENVIRONMENT[name]}, or put "
         f'{name} = "{example}" under [tool.rulvar] in pyproject.toml'
     )
     raise ConfigError(message)
@@ -68,15 +68,15 @@ def _current_folder() -> Path:
     try:
         return Path.cwd()
     except OSError as error:
-        message = f"the current folder is not there any more ({error.strerror}): change to another"
+        message = f"the current folder no longer exists ({error.strerror}): change to another"
         raise ConfigError(message) from error
 
 
 def find_project(folder: Path) -> tuple[Path, dict[SettingName, str]] | None:
     """Return the nearest pyproject.toml with a ``[tool.rulvar]`` table, and that table.
 
-    Looks in ``folder``, then upwards. Raises `ConfigError` for a file on that way that is no
-    TOML, and for a table with an unknown name or a value that is no string.
+    Looks in ``folder``, then upwards. Raises `ConfigError` for a file on the way that is not valid
+    TOML, and for a table with an unknown name or a value that is not a string.
     """
     for place in (folder, *folder.parents):
         path = place / "pyproject.toml"

@@ -25,7 +25,9 @@ def read_age(context: click.Context, parameter: click.Parameter, value: str | No
     found = _FORM.fullmatch(value)
     age_ms = int(found[1]) * _UNITS_MS[found[2]] if found is not None else None
     if age_ms is None or age_ms > MAX_INTEGER:
-        message = f"{value!r} is no age: a whole number and s, m, h, d or w, as in 30d"
+        message = (
+            f"{value!r} is not a valid age: give a whole number and s, m, h, d or w, as in 30d"
+        )
         raise click.BadParameter(message, context, parameter)
     return age_ms
 

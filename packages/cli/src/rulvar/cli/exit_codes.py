@@ -1,7 +1,7 @@
-"""What the command line answers to the shell: one table, used by code, help and docs.
+"""The exit codes: one table, used by code, help and docs.
 
-A status says what a script may do next: 3 and 5 are worth another try, 4 and 6 need none
-(somebody else goes on, or the run waits), 1 and 2 need a person.
+A status says what a script may do next: 3 and 5 are worth retrying; 4 and 6 need nothing
+(another worker has the run, or the run waits); 1 and 2 need a person.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ class ExitStatus(IntEnum):
 MEANINGS: dict[ExitStatus, str] = {
     ExitStatus.DONE: "done: the run ended ok, the check passed, the listing is complete",
     ExitStatus.FAILED: "the run ended as error, cancelled or exhausted; or: a check did not pass",
-    ExitStatus.USAGE: "nothing was done: usage, configuration, an unknown run, a broken plugin",
-    ExitStatus.HELD: "somebody else holds the run now: wait, or take over (rulvar runs take-over)",
-    ExitStatus.SUPERSEDED: "superseded: a successor owns the run and goes on with it",
-    ExitStatus.STORE: "store trouble: busy, full, corrupt, or an outcome not recorded",
-    ExitStatus.UNFINISHED: "not finished: the run is suspended, or was let go before its end",
+    ExitStatus.USAGE: "nothing was done: wrong usage or configuration, unknown run, broken plugin",
+    ExitStatus.HELD: "another worker holds the run: wait, or take it over (rulvar runs take-over)",
+    ExitStatus.SUPERSEDED: "superseded: a successor holds the run and continues it",
+    ExitStatus.STORE: "the store failed: busy, full, corrupt, or the outcome was not recorded",
+    ExitStatus.UNFINISHED: "not finished: the run is suspended, or was released before its end",
     ExitStatus.INTERNAL: "an unexpected exception, with its traceback",
-    ExitStatus.OUTPUT_LOST: "standard output could not be written; what was done stands",
-    ExitStatus.HUNG_UP: "stopped by SIGHUP, its terminal was closed; the run was let go",
-    ExitStatus.INTERRUPTED: "stopped by Ctrl-C (SIGINT) before its end; the run was let go",
-    ExitStatus.TERMINATED: "stopped by SIGTERM before its end; the run was let go",
+    ExitStatus.OUTPUT_LOST: "standard output could not be written; the operation itself is not affected",
+    ExitStatus.HUNG_UP: "stopped by SIGHUP, its terminal was closed; the run was released",
+    ExitStatus.INTERRUPTED: "stopped by Ctrl-C (SIGINT); the run was released",
+    ExitStatus.TERMINATED: "stopped by SIGTERM; the run was released",
 }
 
 
 def status_of_error(error: RulvarError) -> ExitStatus:
-    """Return the exit status that an error of the tree ends a command with."""
+    """Return the exit status for an error."""
     if isinstance(error, LeaseHeldError):
         return ExitStatus.HELD if error.reason == "held" else ExitStatus.SUPERSEDED
     if isinstance(error, SupersededError):
@@ -76,7 +76,7 @@ def status_of_error(error: RulvarError) -> ExitStatus:
 
 
 def status_of_run(status: str) -> ExitStatus:
-    """Return the exit status for what became of a run."""
+    """Return the exit status for a run's status."""
     if status == "ok":
         return ExitStatus.DONE
     if status in {"suspended", "running"}:

@@ -1,4 +1,4 @@
-"""Commands of other distributions: entry-point group ``rulvar.commands``, loaded one by one.
+"""Commands of other distributions: entry points of the group ``rulvar.commands``.
 
 An entry point is named after its command: ``certify`` is ``rulvar certify``. A dot puts it
 into a group of ours: ``runs.repair-file`` is ``rulvar runs repair-file``.
@@ -52,15 +52,15 @@ def load_other(name: str, group: str = "") -> click.Command:
     command = load_command(f"{group}.{name}" if group else name)
     if not isinstance(command, click.Command):
         message = (
-            f"the command {name!r} is no click.Command but {type(command).__name__}: its entry "
-            "point must name one; uninstall or correct its distribution"
+            f"the entry point of command {name!r} is of type {type(command).__name__}, not a "
+            "click.Command: correct or uninstall its distribution"
         )
         raise PluginError(message, name=name)
     return command
 
 
 def summary_of_other(name: str, group: str = "") -> str:
-    """Return one sentence about a command; a broken one says so, and stops nothing."""
+    """Return one sentence about a command; a broken one is described as broken."""
     try:
         with calling_foreign_code(PluginError):
             return plain(load_other(name, group).get_short_help_str(_WHOLE_SENTENCE))
@@ -69,9 +69,9 @@ def summary_of_other(name: str, group: str = "") -> str:
 
 
 def refuse_uninstalled(context: click.Context, name: str, group: str = "") -> None:
-    """Name the distribution to install for a command that is known and not there.
+    """Name the distribution to install for a known command that is not installed.
 
-    Raises ``click.UsageError``; the place of a command in another group is told as well.
+    Raises ``click.UsageError``; for a command of another group the message says which.
     """
     for known, distribution in KNOWN.items():
         where, _, last = known.rpartition(".")
@@ -81,7 +81,7 @@ def refuse_uninstalled(context: click.Context, name: str, group: str = "") -> No
             continue
         here = "" if where == group else f" here: it is `{command_line(f'{where} {last}'.strip())}`"
         install = "" if last in other_commands(where) else f": {_how_to_get(distribution)}"
-        message = f"No such command {name!r}{here}; {distribution} brings it{install}"
+        message = f"No such command {name!r}{here}; it is part of {distribution}{install}"
         raise click.UsageError(message, context)
 
 
@@ -92,7 +92,7 @@ def _how_to_get(distribution: str) -> str:
 
 
 class OpenGroup(click.Group):
-    """A group of ours that other distributions may add to; a name of ours cannot be taken."""
+    """A group that other distributions can extend; built-in names cannot be overridden."""
 
     def _others(self) -> list[str]:
         return [name for name in other_commands(self.name or "") if name not in self.commands]

@@ -1,10 +1,10 @@
-"""The command `rulvar`: a group that imports a command only when it is asked for.
+"""The command `rulvar`: a group that imports a command only when it is called.
 
 ``rulvar --help`` imports neither the engine nor a store: the summaries of the built-in
 commands stand in a table here, and a test holds them equal to the commands' own. Commands
 of other distributions are looked up in the metadata (entry-point group ``rulvar.commands``)
 and loaded when they are called, or listed by ``--help``. One that is broken is shown as
-broken and stops nothing; a name of ours cannot be taken.
+broken and affects no other; built-in names cannot be overridden.
 """
 
 from __future__ import annotations
@@ -63,32 +63,32 @@ BUILT_IN: dict[str, BuiltIn] = {
     "resume": BuiltIn(
         _RUNS,
         "rulvar.cli.commands.run:resume",
-        "Go on with RUN_ID from its journal, and wait for its outcome.",
+        "Resume RUN_ID from its journal and wait for its outcome.",
     ),
     "worker": BuiltIn(
         _RUNS,
         "rulvar.cli.commands.worker:worker",
-        "Work on every run of the app that waits for somebody.",
+        "Execute the runs of the app that wait for a worker.",
     ),
     "resolve": BuiltIn(
         _RUNS,
         "rulvar.cli.commands.answer:resolve",
-        "Give RUN_ID the value it waits for under KEY.",
+        "Answer the wait of RUN_ID for KEY.",
     ),
     "cancel": BuiltIn(
         _RUNS,
         "rulvar.cli.commands.answer:cancel",
-        "Cancel RUN_ID: it executes nothing more.",
+        "Cancel RUN_ID.",
     ),
     "replay": BuiltIn(
         _RUNS,
         "rulvar.cli.commands.replay:replay",
-        "Try the journals of runs against the present code, and perform nothing.",
+        "Check whether the present code can replay the journals of runs.",
     ),
     "runs": BuiltIn(
         _RUNS,
         "rulvar.cli.commands.runs:runs",
-        "List runs, show one, audit and repair their rows, delete them.",
+        "List, show, audit, retry and delete runs.",
     ),
     "store": BuiltIn(
         _DEPLOYMENT,
@@ -154,16 +154,16 @@ class RootGroup(click.Group):
         except click.ClickException as error:
             status = _show_usage(error, output)
         except RulvarError as error:
-            _tell(output, partial(output.failure, error))
+            _report(output, partial(output.failure, error))
             status = status_of_error(error)
         except OutputLostError as error:
             status = _give_up_output(error, output)
-        except Exception as error:  # noqa: BLE001 - shown whole, with a status of its own
+        except Exception as error:  # noqa: BLE001 - shown whole, with exit status 70
             output.trace(error)
             status = ExitStatus.INTERNAL
         number = int(status) if isinstance(status, int) else 0
         if args is None and "rulvar.cli.running" in sys.modules:
-            # A process of its own, which has run user code: that may keep no process alive.
+            # This process has run user code, which must not keep it alive.
             sys.modules["rulvar.cli.running"].leave(number)
         sys.exit(number)
 
@@ -175,12 +175,12 @@ class RootGroup(click.Group):
         **extra: Any,  # noqa: ANN401 - as click has it
     ) -> click.Context:
         """Parse the arguments; the root's own help is printed here."""
-        with _telling_help():
+        with _help_errors():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> None:
-        """Call the command; what it returns is no exit status, only ``ctx.exit`` is."""
-        with _telling_help():
+        """Call the command; its return value is ignored, only ``ctx.exit`` sets a status."""
+        with _help_errors():
             super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -188,7 +188,7 @@ class RootGroup(click.Group):
         return [*super().list_commands(ctx), *BUILT_IN, *_other_names()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command; None when nobody has that name.
+        """Import the command; None when there is none of that name.
 
         Raises `PluginError` for another distribution's command that does not load.
         """
@@ -255,17 +255,17 @@ def _own_warnings(output: Output) -> Iterator[None]:
         yield
 
 
-def _tell(output: Output, tell: Callable[[], None]) -> None:
-    """Say what went wrong; the status that says it too is not lost with standard output."""
+def _report(output: Output, report: Callable[[], None]) -> None:
+    """Report an error; when standard output is lost, its exit status still is not."""
     try:
-        tell()
+        report()
     except OutputLostError as lost:
         _give_up_output(lost, output)
 
 
 @contextmanager
-def _telling_help() -> Iterator[None]:
-    """Tell an error of click's own printing (a help, the version) from every other."""
+def _help_errors() -> Iterator[None]:
+    """Raise `OutputLostError` when click could not print a help or a version."""
     try:
         yield
     except OSError as error:
@@ -278,7 +278,7 @@ def _telling_help() -> Iterator[None]:
 def _give_up_output(lost: OutputLostError, output: Output) -> int:
     if lost.is_wanted:
         output.note(f"error: {lost}")
-    # What is left in the buffer would fail again when Python ends, with a status of its own.
+    # What is left in the buffer would fail again when Python exits, and change the status.
     sys.stdout = io.StringIO()
     return ExitStatus.OUTPUT_LOST
 
@@ -288,11 +288,11 @@ def _show_usage(error: click.ClickException, output: Output) -> int:
         # NoArgsIsHelpError carries the whole help as its message: its first line will do.
         message = error.format_message().strip() or "no command is given"
         document = {"error": {"code": "usage", "message": message, "retryable": False}}
-        _tell(output, partial(output.document, document))
+        _report(output, partial(output.document, document))
     else:
         shown = io.StringIO()
         _on_one_line(error).show(shown)
-        output.told(shown.getvalue())
+        output.raw_note(shown.getvalue())
     return error.exit_code
 
 
@@ -336,14 +336,14 @@ def _shadow_warnings() -> list[str]:
     is_eager=True,
     expose_value=False,
     callback=lambda context, _, value: _show_version(context) if value else None,
-    help="Show the installed versions and leave.",
+    help="Show the installed versions and exit.",
 )
 @output_options
 def main() -> None:
-    """Run durable workflows, and look after their runs.
+    """Run durable workflows and manage their runs.
 
-    A run survives its worker: whoever takes it over goes on from its journal, and a worker
-    that wakes up late can change nothing.
+    A run survives its worker: the next worker resumes it from its journal, and a worker that
+    wakes up late cannot change it any more.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Commands that do one thing to each of several runs."""
+"""Commands that act on each of several runs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Document: TypeAlias = dict[str, object]
 
 
 def confirm(question: str, *, why: str) -> None:
-    """Ask on a terminal; the answer no ends the command.
+    """Ask for confirmation on a terminal; the answer no ends the command.
 
-    Raises `ConfigError` where nobody can be asked, beginning with ``why``.
+    Raises `ConfigError` without a terminal; its message begins with ``why``.
     """
     if not _is_terminal():
-        message = f"{why}, and nobody can be asked here: give --yes"
+        message = f"{why}, and standard input is not a terminal: confirm with --yes"
         raise ConfigError(message)
     click.confirm(question, abort=True, err=True)
 
@@ -42,7 +42,7 @@ def _is_terminal() -> bool:
 
 
 def is_there(stores: Stores, run_id: str) -> bool:
-    """Whether the store has anything of the run: also what an interrupted deletion left."""
+    """Whether the store has any part of the run, also one that a deletion left."""
     try:
         if stores.journal.load(run_id) or stores.transcripts.list_refs(run_id):
             return True
@@ -54,8 +54,8 @@ def is_there(stores: Stores, run_id: str) -> bool:
 
 
 def no_such_run(run_id: str) -> ConfigError:
-    """Return the error for a run that the store has nothing of."""
-    return ConfigError(f"there is no run {run_id!r} in this store: rulvar runs ls lists them")
+    """Return the error for a run that is not in the store."""
+    return ConfigError(f"there is no run {run_id!r} in this store: `rulvar runs ls` lists its runs")
 
 
 def each_run(
@@ -63,9 +63,9 @@ def each_run(
     run_ids: tuple[str, ...],
     store: str | None,
     act: Callable[[Engine, Stores, str], Awaitable[Document]],
-    tell: Callable[[Document], list[str]],
+    describe: Callable[[Document], list[str]],
 ) -> ExitStatus:
-    """Do it to each run; one that is refused stops no other, and its status is the answer."""
+    """Act on each run; a refusal does not stop the others, and decides the exit status."""
     found: list[Document] = []
     worst = ExitStatus.DONE
 
@@ -84,7 +84,9 @@ def each_run(
                     else:
                         found.append({"run_id": run_id} | done)
                         if not output.json:
-                            output.print("\n".join(f"run {plain(run_id)}: {t}" for t in tell(done)))
+                            output.print(
+                                "\n".join(f"run {plain(run_id)}: {t}" for t in describe(done))
+                            )
 
     asyncio.run(perform())
     if output.json:

@@ -47,7 +47,7 @@ def output_options(command: Decorated) -> Decorated:
         expose_value=False,
         is_eager=True,
         callback=_set_debug,
-        help="Show the traceback of an error too.",
+        help="Also show the traceback of an error.",
     )
     machine = click.option(
         "--json",
@@ -55,7 +55,7 @@ def output_options(command: Decorated) -> Decorated:
         expose_value=False,
         is_eager=True,
         callback=_set_json,
-        help="Print JSON on standard output, and nothing else there.",
+        help="Print JSON, and nothing else, on standard output.",
     )
     return machine(debug(command))
 
@@ -77,7 +77,7 @@ source_change_option = click.option(
     type=click.Choice(["warn", "refuse"]),
     default="warn",
     show_default=True,
-    help="What to do with a run that was begun by another text of its workflow.",
+    help="What to do with a run that was started from a different version of its source.",
 )
 
 app_option = click.option(

@@ -1,14 +1,14 @@
-"""Where every command's output is made: for people with rich, for programs as JSON.
+"""The output of every command: text for people, JSON for programs.
 
 Under ``--json`` standard output carries one JSON document (or JSON Lines for a stream) and
 nothing else. Otherwise the result goes to standard output and messages to standard error,
-so that a result can be piped. Colour is off when the output is no terminal, and where
+so that a result can be piped. Colour is off when the output is not a terminal, and where
 ``NO_COLOR`` is set. Tables fold to the terminal's width; in a pipe a row stays one line.
 
-**One door.** Everything that is printed passes `_write_text`, and leaves it without control
+Everything that is printed passes `_write_text`, and leaves it without control
 characters, bidi controls, zero widths and line separators: those are shown as escapes (in JSON
 as JSON's own). A run's name must not be able to move the cursor, a result not to turn the line
-around. What is printed for people on one line is `plain`, so that it begins none of its own.
+around. Text printed on one line is `plain`, so that it cannot begin another.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 @dataclass(slots=True)
 class Progress:
-    """One line that changes while something works; silent where nobody watches."""
+    """A progress line; silent unless standard error is a terminal."""
 
     spinner: Spinner | None = None
 
@@ -69,7 +69,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Bar:
-    """How far something has come; silent where nobody watches."""
+    """A progress bar; silent unless standard error is a terminal."""
 
     move: Callable[[int], None] | None = None
 
@@ -80,19 +80,19 @@ class Bar:
 
 
 class OutputLostError(Exception):
-    """Standard output could not be written: what was done stands, and was not told."""
+    """The operation itself succeeded; its output could not be written."""
 
     def __init__(self, error: OSError) -> None:
         """Keep what the operating system said."""
-        message = f"standard output cannot be written ({error.strerror}); what was done stands"
+        message = f"standard output cannot be written ({error.strerror}); the operation itself is not affected"
         super().__init__(message)
-        # Whoever reads a pipe as far as it wants needs no word about the rest.
+        # A reader that closed its pipe (head) has all that it wants.
         self.is_wanted = not isinstance(error, BrokenPipeError)
 
 
 @dataclass(slots=True)
 class Output:
-    """How one invocation speaks: set once from ``--json`` and ``--debug``."""
+    """The output of one invocation: set once from ``--json`` and ``--debug``."""
 
     json: bool = False
     debug: bool = False
@@ -128,7 +128,7 @@ class Output:
         _write_out("\n".join(lines) + "\n", coloured=coloured)
 
     def note(self, text: str) -> None:
-        """Print a message for people to standard error; one that cannot be told stops nothing."""
+        """Print a message to standard error; a failure to print it is ignored."""
         with suppress(OSError):
             _write_text(sys.stderr, plain(text) + "\n")
 
@@ -148,11 +148,11 @@ class Output:
             self.note(f"error: {error}")
 
     def trace(self, error: BaseException) -> None:
-        """Print an exception's traceback to standard error; stops nothing, as `note`."""
-        self.told("".join(traceback.format_exception(error)))
+        """Print an exception's traceback to standard error; a failure to print it is ignored."""
+        self.raw_note("".join(traceback.format_exception(error)))
 
-    def told(self, text: str) -> None:
-        """Print what others made, lines and all, to standard error; stops nothing, as `note`."""
+    def raw_note(self, text: str) -> None:
+        """Print text of several lines to standard error; a failure to print it is ignored."""
         with suppress(OSError):
             _write_text(sys.stderr, text)
 
@@ -174,14 +174,14 @@ class Output:
             logger.removeHandler(handler)
 
     @property
-    def watched(self) -> bool:
-        """Whether somebody sees what moves on standard error."""
+    def is_interactive(self) -> bool:
+        """Whether progress is shown: standard error is a terminal, and not ``--json``."""
         return not self.json and sys.stderr.isatty()
 
     @contextmanager
     def bar(self, title: str, total: int) -> Iterator[Bar]:
         """Show a bar that fills while the block runs: on a terminal only."""
-        if not self.watched:
+        if not self.is_interactive:
             yield Bar()
             return
         from rich.progress import MofNCompleteColumn, TimeRemainingColumn  # noqa: PLC0415
@@ -201,13 +201,13 @@ class Output:
     @contextmanager
     def progress(self) -> Iterator[Progress]:
         """Show a line that changes while the block runs: on a terminal only."""
-        if not self.watched:
+        if not self.is_interactive:
             yield Progress()
             return
         from rich.live import Live  # noqa: PLC0415 - as in _console
         from rich.spinner import Spinner  # noqa: PLC0415
 
-        spinner = Spinner("dots", text=_text("no step done yet"))
+        spinner = Spinner("dots", text=_text("no steps done yet"))
         # What a step prints keeps its way when standard output goes somewhere else.
         to_terminal = sys.stdout.isatty()
         with Live(
@@ -325,7 +325,7 @@ def _compact(value: object, ascii_only: bool) -> str:
 def _indented(value: object, ascii_only: bool) -> str:
     """Return JSON indented by two; of a very long list in an object, each member on one line.
 
-    The library's fast encoder cannot indent, and nobody reads twenty thousand calls in lines.
+    The library's fast encoder cannot indent, and twenty thousand calls need no indentation.
     """
     if not isinstance(value, dict):
         return json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, indent=2)
@@ -347,12 +347,12 @@ def _member(name: str, value: object, ascii_only: bool) -> str:
 
 
 def _write_out(text: str, *, coloured: bool = False) -> None:
-    with _telling():
+    with _lost_output():
         _write_text(sys.stdout, text, coloured=coloured)
 
 
 @contextmanager
-def _telling() -> Iterator[None]:
+def _lost_output() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -360,7 +360,7 @@ def _telling() -> Iterator[None]:
 
 
 def _write_text(stream: TextIO, text: str, *, coloured: bool = False) -> None:
-    """Print, through the one door; ``coloured`` lets pass what is set around plain text."""
+    """Print text without control characters; ``coloured`` keeps our own colour codes."""
     encoding = stream.encoding or "ascii"
     parts = _COLOUR.split(text) if coloured else [text]
     text = "".join(part if at % 2 else plain_lines(part) for at, part in enumerate(parts))

@@ -1,8 +1,8 @@
-"""A command's event loop, and how the process leaves when user code does not.
+"""A command's event loop, and the end of the process when user code keeps running.
 
-What a command began is over when its coroutine returns: its runs are let go and their leases
-given back. Whatever user code still does, in a task that catches its cancellation or in a
-thread of `asyncio.to_thread`, can write nothing any more, and keeps no process alive.
+When a command's coroutine returns, its runs are detached and their leases released.
+User code that is still running, in a task that catches its cancellation or in a thread of
+`asyncio.to_thread`, cannot write any more, and does not keep the process alive.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _THREADS_SECONDS = 0.2
 _STOPPED = "Event loop stopped before Future completed."
 """What asyncio says of a loop that was stopped under it."""
 
-_MEND = (
-    "let it cancel the tasks that it made, and leave the loop alone; what the command worked "
-    "on is let go and can be resumed"
+_REMEDY = (
+    "it may cancel only the tasks that it created, and must not stop the loop; the runs of "
+    "this command are released and can be resumed"
 )
 
 _ran: list[bool] = []
@@ -42,7 +42,7 @@ _ran: list[bool] = []
 
 
 def run_to_end(main: Coroutine[object, object, T]) -> T:
-    """Run a coroutine as `asyncio.run` does, but wait for nobody who does not obey.
+    """Run a coroutine as `asyncio.run` does, but do not wait for tasks that ignore cancellation.
 
     Raises what ``main`` raises, and `ConfigError` where user code has stopped the loop or
     cancelled the command's own task.
@@ -55,12 +55,12 @@ def run_to_end(main: Coroutine[object, object, T]) -> T:
         try:
             return runner.run(main)
         except asyncio.CancelledError:
-            message = f"the code of a workflow has cancelled the command's own task: {_MEND}"
+            message = f"workflow code cancelled the task of the command: {_REMEDY}"
             raise ConfigError(message) from None
         except RuntimeError as error:
             if not asyncio.all_tasks(loop) or error.args != (_STOPPED,):
                 raise
-            message = f"the code of a workflow has stopped the command's event loop: {_MEND}"
+            message = f"workflow code stopped the event loop of the command: {_REMEDY}"
             raise ConfigError(message) from None
         finally:
             loop.run_until_complete(_end_tasks())
@@ -88,12 +88,12 @@ def leave(status: int) -> NoReturn:
         sys.exit(status)
     with suppress(Exception):
         # As an orderly end does, after it has waited for the threads.
-        atexit._run_exitfuncs()  # noqa: SLF001 - there is no other name for it
+        atexit._run_exitfuncs()  # noqa: SLF001 - there is no public name for it
     end_now(status)
 
 
 def end_now(status: int) -> NoReturn:
-    """End the process from any thread, and wait for nobody."""
+    """End the process at once, from any thread."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

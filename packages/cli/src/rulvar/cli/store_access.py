@@ -1,4 +1,4 @@
-"""Opening the store that a command was pointed at."""
+"""Opening the store that a command works on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def store_url(given: str | None) -> StoreURL:
     """Return the URL of the store, from flag, environment or pyproject.toml.
 
     A relative path in it starts at the folder that the setting was read from. Raises
-    `ConfigError` when there is none, and for what is no store URL.
+    `ConfigError` when there is none, and for an invalid store URL.
     """
     setting = read_setting("store", given)
     url = StoreURL.parse(setting.value)
@@ -41,8 +41,8 @@ def opened_stores(
     """Open the pair of stores, and close it behind the block.
 
     With ``read_only``, where the store can: nothing on disk is changed, and a mistyped URL
-    makes no store, unless ``or_make`` says so. With ``existing`` it must be there already,
-    where the store can tell.
+    creates no store, unless ``or_make`` says so. With ``existing`` it must be there already,
+    where the store can check that.
     """
     url = store_url(given)
     if existing:
@@ -54,9 +54,9 @@ def opened_stores(
 
 
 def must_exist(url: StoreURL) -> None:
-    """Refuse a URL at which there is no store yet: to make one would hide a slip of the pen.
+    """Refuse a URL without a store: creating one would hide a mistyped path.
 
-    Raises `ConfigError`, where the store knows how to look without making one.
+    Raises `ConfigError`, where the store can check that without creating one.
     """
     if not url.in_memory:
         open_stores(url.preferring(read_only="true")).close()

@@ -1,4 +1,4 @@
-"""What a trial of somebody's code is kept from: standard output, and the process itself."""
+"""Isolation for trial replays: the tried code writes to standard error, and can be timed out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def watched_loop(seconds: float, give_up: Callable[[], None]) -> Iterator[None]:
     """Call ``give_up`` from a thread once the running loop has not answered for ``seconds``.
 
     ``give_up`` ends the process: a loop that code blocks is interrupted by nothing else. It
-    has standard output back; the code under trial goes on beside it and leaves this no more.
+    has standard output back; the code under trial keeps running and cannot be interrupted.
     """
     loop, stdout = asyncio.get_running_loop(), sys.stdout
     over, deciding = threading.Event(), threading.Lock()

@@ -38,7 +38,7 @@ def read_value(given: str, *, what: str) -> object:
 
 
 def _as_typed(given: str) -> str:
-    """Return how the shell gets the value that was probably meant."""
+    """Return how to type the value that was probably meant."""
     if given in _PYTHON_NAMES:
         return f"in JSON it is {_PYTHON_NAMES[given]}"
     if given.startswith(_OPENINGS) or not given.isprintable():

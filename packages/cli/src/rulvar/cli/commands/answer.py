@@ -1,4 +1,4 @@
-"""`rulvar resolve` and `rulvar cancel`: one journalled word to a run from outside."""
+"""`rulvar resolve` and `rulvar cancel`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["cancel", "resolve"]
     "--seq",
     type=click.IntRange(min=0),
     metavar="SEQ",
-    help="Answer this wait alone, as `rulvar runs show` numbers it, and no later one of KEY.",
+    help="Answer only this wait, by its number in `rulvar runs show`, and no later one of KEY.",
 )
 @store_option
 @output_options
@@ -36,11 +36,10 @@ __all__ = ["cancel", "resolve"]
 def resolve(
     output: Output, *, run_id: str, key: str, value: str, seq: int | None, store: str | None
 ) -> None:
-    """Give RUN_ID the value it waits for under KEY.
+    """Answer the wait of RUN_ID for KEY.
 
-    JSON is one JSON text, @FILE to read it from a file, or - for standard input. The run
-    goes on when a worker or `rulvar resume` takes it up. A run that somebody holds is
-    refused with status 3.
+    JSON is one JSON text, @FILE to read it from a file, or - for standard input. A worker or
+    `rulvar resume` then continues the run. A run that a worker holds is refused with status 3.
 
     Without --seq it answers the earliest wait of KEY that is open. With it the same command,
     given twice, never answers a second wait of the same key.
@@ -63,7 +62,7 @@ def resolve(
         {"run_id": run_id, "key": key, "resolved": True},
         lambda: (
             f"resolved {plain(key)} of run {plain(run_id)}: "
-            "a worker or `rulvar resume` goes on with it"
+            "a worker or `rulvar resume` continues it"
         ),
     )
 
@@ -74,10 +73,10 @@ def resolve(
 @output_options
 @pass_output
 def cancel(output: Output, run_id: str, store: str | None) -> None:
-    """Cancel RUN_ID: it executes nothing more.
+    """Cancel RUN_ID.
 
-    It ends as cancelled; a run that has ended keeps its outcome. A run that somebody holds
-    is refused with status 3.
+    It ends as cancelled and executes no further step; a run that has ended keeps its outcome.
+    A run that a worker holds is refused with status 3.
 
     \b
     Examples:

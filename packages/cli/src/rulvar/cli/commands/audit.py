@@ -1,4 +1,4 @@
-"""`rulvar runs audit`: does each row say what its journal supports, and put it right."""
+"""`rulvar runs audit`: check each run's row against its journal, and repair it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ORDER = ("consistent", "owned", "meta-behind", "stranded", "suspect", "damaged"
 
 @click.command("audit")
 @click.argument("run_ids", nargs=-1, metavar="[RUN_ID]...")
-@click.option("--repair", is_flag=True, help="Rewrite rows that lag or are stranded.")
+@click.option("--repair", is_flag=True, help="Rewrite rows that are behind or stranded.")
 @click.option("--dry-run", is_flag=True, help="Show what --repair would write, and write nothing.")
 @click.option(
     "--status",
@@ -65,13 +65,13 @@ def audit(
     statuses: tuple[str, ...],
     store: str | None,
 ) -> None:
-    """Say whether each run's row is what its journal supports.
+    """Check each run's status row against its journal.
 
-    Without RUN_ID it goes over every run of which the store has any trace. Looking changes
-    nothing on disk. --repair prints its plan, then rewrites the status and the time of the
-    rows that are meta-behind or stranded, each under a brief lease and judged again under
-    it; nothing is executed. A run that somebody holds is skipped and named; suspect and
-    damaged ones are reported and left as they are.
+    Without RUN_ID every run of which the store has any trace is checked. The audit changes
+    nothing. --repair prints its plan, then rewrites the status and the time of the rows that
+    are meta-behind or stranded, each checked again under a short lease; no step is executed.
+    A run that a worker holds is skipped and reported; suspect and damaged runs are reported
+    and left unchanged.
 
     Status 0 means that the catalogue ends consistent: every run is consistent or owned, and
     no blob that a journal needs is missing. Otherwise it is 1.
@@ -110,7 +110,7 @@ class _Tally:
 
     @property
     def sound(self) -> bool:
-        """Whether nobody has to look at any of these runs."""
+        """Whether no run needs attention."""
         return self.unsound == 0
 
     def found(self, found: RunAudit, *, named: bool) -> None:
@@ -136,7 +136,8 @@ def _look(
     tally = _Tally()
     named = run_ids or None
     with opened_stores(store, read_only=True) as stores:
-        count = count_runs(stores, run_ids=named, statuses=statuses) if output.watched else 0
+        look = output.is_interactive
+        count = count_runs(stores, run_ids=named, statuses=statuses) if look else 0
         with output.bar("auditing", count) as bar:
             for found in audit_runs(stores, run_ids=named, statuses=statuses, progress=bar.update):
                 if named is not None and _is_nothing(found):
@@ -146,7 +147,7 @@ def _look(
 
 
 def _no_such_run(run_id: str) -> str:
-    return f"there is no run {run_id!r} in this store: `rulvar runs ls` lists those it has"
+    return f"there is no run {run_id!r} in this store: `rulvar runs ls` lists its runs"
 
 
 def _is_nothing(found: RunAudit) -> bool:
@@ -212,11 +213,11 @@ def _repair_document(repair: Repair) -> dict[str, object]:
 
 def _findings_text(tally: _Tally) -> Renderable:
     parts: list[Renderable] = []
-    told = [found for found in tally.notable if found.verdict != "consistent" or found.findings]
-    if told:
+    notable = [found for found in tally.notable if found.verdict != "consistent" or found.findings]
+    if notable:
         rows = [
             (found.run_id, found.verdict, found.row_status, found.journal_status, _why(found))
-            for found in told
+            for found in notable
         ]
         titles = ("RUN", "VERDICT", "ROW", "JOURNAL", "WHY")
         parts += [columns(titles, rows, styles=_STYLES), ""]
@@ -250,7 +251,7 @@ def _why(found: RunAudit) -> str:
 
 def _blob_state(blob: BlobFinding) -> str:
     if blob.state == "missing" and not blob.required:
-        return "missing (perhaps never written)"
+        return "missing (possibly never written)"
     return blob.state
 
 

@@ -46,21 +46,21 @@ def fencing() -> None:
 @click.option(
     "--probe",
     is_flag=True,
-    help="Try it too: on a throw-away run, offer dead leases to every mutation.",
+    help="Also test it: on a throw-away run, offer dead leases to every mutation.",
 )
 @store_option
 @output_options
 @pass_output
 @click.pass_context
 def check(context: click.Context, output: Output, *, probe: bool, store: str | None) -> None:
-    """Say whether both stores promise the fence on every mutation, and keep it.
+    """Check that both stores declare the fence on every mutation, and keep it.
 
     First the declared markers: a deployment whose stores do not both declare fenced_writes,
     or whose two stores commit in different databases, is not fenced. With --probe the
-    promise is tried: leases that are superseded, released, forged or for another run are
+    fence is tested: leases that are superseded, released, forged or for another run are
     offered to every mutation, and each must be refused. The probe leaves nothing behind but
-    the epochs of its throw-away runs. A store that is not there yet is made, so that the
-    check can come before the first start.
+    the epochs of its throw-away runs. A store that does not exist is created, so that
+    the check can run before the first start.
 
     Status 0 means fenced, 1 not fenced, 2 that nothing could be checked, 5 that the store
     could not answer (busy is not the same as not fenced).
@@ -70,7 +70,7 @@ def check(context: click.Context, output: Output, *, probe: bool, store: str | N
       rulvar fencing check --store sqlite:///runs.db
       rulvar fencing check --probe --json && rulvar worker
     """  # noqa: D301
-    # A gate must pass before the first start, when there is no file yet: then one is made.
+    # The check must pass before the first start: where there is no file, it is created.
     with opened_stores(store, read_only=not probe, or_make=True) as stores:
         verdict = _declared(str(store_url(store)), stores)
         if probe and has_leases(stores.journal):
@@ -148,10 +148,10 @@ class _Verdict:
         if self.refusal is not None:
             return f"NOT FENCED: {plain(self.refusal)}"
         if self.report is None:
-            return "fenced, as declared (--probe tries it)"
+            return "fenced, as declared (--probe tests it)"
         if self.report.fenced:
             return "fenced: declared, and every mutation under a dead lease was refused"
-        return "NOT FENCED: declared, but the probe saw otherwise: do not deploy this store"
+        return "NOT FENCED: declared, but the probe failed: do not deploy this store"
 
 
 def _declared(url: str, stores: Stores) -> _Verdict:

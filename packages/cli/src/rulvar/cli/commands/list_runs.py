@@ -2,7 +2,7 @@
 
 A page is read, printed and forgotten before the next is read, so that a store of any number
 of runs is listed in the same memory, and its first rows appear at once. Each page is one
-read: a run that changes while the listing goes on is shown as its page found it.
+read: a run that changes during the listing is shown as its page found it.
 """
 
 from __future__ import annotations
@@ -66,16 +66,21 @@ _STYLES = {
     type=click.Choice(RUN_STATUSES),
     help="Only runs of this status; may be given several times.",
 )
-@click.option("--tag", "tags", multiple=True, help="Only runs with this tag; all that are given.")
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    help="Only runs with this tag; with several, runs that have them all.",
+)
 @click.option("--name", help="Only runs of this name.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=100,
     show_default=True,
-    help="At most so many runs.",
+    help="At most this many runs.",
 )
-@click.option("--after", metavar="RUN_ID", help="Only runs after this one: the next page.")
+@click.option("--after", metavar="RUN_ID", help="Only runs after this id: the next page.")
 @store_option
 @output_options
 @pass_output
@@ -89,12 +94,12 @@ def list_runs(
     after: str | None,
     store: str | None,
 ) -> None:
-    """List runs, ordered by the bytes of their run ids.
+    """List runs.
 
-    HELD BY shows who holds a run at present, with the epoch of the lease. NOTE says which runs
-    wait for another code, and which may be what kills their workers: `rulvar runs show` tells
-    what to do. When there are more runs than --limit, the way to the next page is named
-    (next_after under --json).
+    The order is that of the run ids' UTF-8 bytes. HELD BY shows the present holder of a run,
+    with the epoch of its lease. NOTE marks runs that the present code cannot replay, and runs
+    that may be killing their workers: `rulvar runs show` says what to do. When there are more
+    runs than --limit, the option for the next page is printed (next_after under --json).
 
     \b
     Examples:
@@ -113,12 +118,12 @@ def list_runs(
     shown.end(next_after)
     if odd:
         output.note(
-            "left out, for no run can have such an id here: "
+            "skipped, because they are not valid run ids: "
             f"{', '.join(map(repr, odd[:_MOST_NAMED]))}"
-            f"{' and others' if len(odd) > _MOST_NAMED else ''}: `rulvar runs audit` names each"
+            f"{' and others' if len(odd) > _MOST_NAMED else ''}: `rulvar runs audit` lists each"
         )
     if next_after is not None and not output.json:
-        output.note(f"there are more: --after {shlex.quote(next_after)}")
+        output.note(f"more runs follow: --after {shlex.quote(next_after)}")
 
 
 # --- reading ------------------------------------------------------------------------------
@@ -175,7 +180,7 @@ def _holders(stores: Stores, page: _Page) -> dict[str, LeaseInfo]:
 
 
 def _odd_ids(stores: Stores, after: str | None, limit: int) -> list[str]:
-    """Return ids in reach of the listing that are no run ids here, another writer's; a few."""
+    """Return ids in reach of the listing that are not valid run ids, at most a few."""
     if not has_run_inventory(stores.journal):
         return []
     odd: list[str] = []
@@ -265,13 +270,13 @@ def _cells(meta: RunMeta, holder: LeaseInfo | None, now_ms: int) -> tuple[object
 
 
 def _note(meta: RunMeta) -> str:
-    """Tell what keeps an unfinished run from being worked on as others are."""
+    """Say why an unfinished run is not executed as others are."""
     if meta.status in TERMINAL_STATUSES:
         return ""
     if meta.blocked is not None:
         reason = meta.blocked.reason
         short = reason if len(reason) <= _LONGEST_NOTE else f"{reason[:_LONGEST_NOTE]}..."
-        return f"blocked, waits for another code: {short}"
+        return f"blocked, the code cannot replay it: {short}"
     count = meta.recoveries or 0
     return f"{count} deaths in a row: executed last and alone" if count >= SUSPECTED else ""
 

@@ -1,4 +1,4 @@
-"""`rulvar runs rm`, `prune` and `retain`: taking away what is no longer wanted."""
+"""`rulvar runs rm`, `prune` and `retain`: deleting runs and checkpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["prune", "remove", "retain"]
 
 @click.command("rm")
 @click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID...")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @store_option
 @output_options
 @pass_output
@@ -45,9 +45,9 @@ def remove(
     """Delete each RUN_ID: its blobs, its row and its journal.
 
     Asks first on a terminal; elsewhere --yes is needed. A deletion that was interrupted is
-    finished by the same command. A run that somebody holds, or whose child somebody holds, is
-    refused with status 3; the others are deleted all the same. Children are runs of their
-    own: name them too.
+    finished by the same command. A run that a worker holds, or whose child is held, is
+    refused with status 3; the others are still deleted. Children are separate runs: name
+    them too.
 
     \b
     Examples:
@@ -68,12 +68,12 @@ def remove(
 
 
 def _ask(run_ids: tuple[str, ...], store: str | None) -> tuple[str, ...]:
-    """Ask about the runs that are there, and return them; nobody is asked about none."""
+    """Ask about the runs that exist, and return them."""
     with opened_stores(store, read_only=True) as stores:
         there = tuple(run_id for run_id in run_ids if is_there(stores, run_id))
     if there:
         named = ", ".join(plain(run_id) for run_id in there)
-        confirm(f"Delete {named} for ever?", why=f"this deletes {named} for ever")
+        confirm(f"Delete {named} permanently?", why=f"this deletes {named} permanently")
     return there
 
 
@@ -88,8 +88,8 @@ def prune(
 ) -> None:
     """Delete the checkpoints and summaries that each RUN_ID no longer needs.
 
-    Those of turn loops that are complete, and no other blob; the run itself stays and goes on
-    as before. A run that somebody holds is refused with status 3.
+    Only those of completed turn loops are deleted; the run itself is not changed. A run that a
+    worker holds is refused with status 3.
 
     \b
     Examples:
@@ -99,15 +99,15 @@ def prune(
     async def perform(engine: Engine, _stores: Stores, run_id: str) -> Document:
         return {"deleted": list((await engine.prune_run(run_id)).deleted)}
 
-    def tell(done: Document) -> list[str]:
+    def describe(done: Document) -> list[str]:
         refs = done["deleted"]
         return (
             [f"deleted {plain(ref)}" for ref in refs]
             if isinstance(refs, list) and refs
-            else ["clean"]
+            else ["nothing to delete"]
         )
 
-    context.exit(each_run(output, run_ids, store, perform, tell))
+    context.exit(each_run(output, run_ids, store, perform, describe))
 
 
 @click.command("retain")
@@ -117,7 +117,7 @@ def prune(
     callback=read_age,
     required=True,
     metavar="AGE",
-    help="Only runs that ended so long ago: a number and s, m, h, d or w, as in 30d.",
+    help="Only runs that ended at least this long ago: a number and s, m, h, d or w, as in 30d.",
 )
 @click.option(
     "--status",
@@ -125,16 +125,16 @@ def prune(
     metavar="STATUS,...",
     default="ok,cancelled",
     show_default=True,
-    help="Only runs that ended so; several with commas between them.",
+    help="Only runs with this status; several are separated by commas.",
 )
 @click.option(
     "--keep-last",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Spare so many of the newest matching runs of each workflow.",
+    help="Keep this many of the newest matching runs of each workflow.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
 @store_option
 @output_options
 @pass_output
@@ -149,12 +149,12 @@ def retain(
     dry_run: bool,
     store: str | None,
 ) -> None:
-    """Delete the runs that ended long enough ago.
+    """Delete runs that ended long ago.
 
-    Each is judged again under a brief lease before it is deleted: one that is held, damaged,
-    at work again, or the child of a parent that may need it is kept, and the reason is told.
-    One that the store does not let go is named, and the status is 5; the others go all the
-    same.
+    Each run is checked again under a short lease before it is deleted: one that is held,
+    damaged, reopened, or the child of a parent that may need it is kept, with the reason.
+    A deletion that the store refuses is reported, and the status is 5; the others are still
+    deleted.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`rulvar replay`: can the present code go on with these runs? Nothing is performed to find out."""
+"""`rulvar replay`: can the present code replay these runs? No step is executed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __all__ = ["replay"]
     "statuses",
     multiple=True,
     type=click.Choice(RUN_STATUSES),
-    help="Every run of this status that the app's workflows take; may be given several times.",
+    help="Every run of this status that the app can take; may be given several times.",
 )
 @click.option(
     "--body-limit",
@@ -51,7 +51,7 @@ __all__ = ["replay"]
     default="60s",
     show_default=True,
     metavar="AGE",
-    help="How long each body may take, and may keep its event loop blocked.",
+    help="How long each workflow may take, and may block the event loop.",
 )
 @app_option
 @store_option
@@ -68,19 +68,19 @@ def replay(
     apps: tuple[str, ...],
     store: str | None,
 ) -> None:
-    """Try the journals of runs against the present code, and perform nothing.
+    """Check whether the present code can replay the journals of runs.
 
     Give RUN_IDs, or --status. The store is only read: no lease is taken, and runs that a
-    worker holds go on undisturbed. The body of each run is executed over a copy of its journal,
-    as far as that goes; no function of a step, turn, worktree or child is called. What the body
-    does besides its calls, it does; what it prints goes to standard error.
+    worker holds are not disturbed. The workflow of each run is executed over a copy of its
+    journal; no function of a step, turn, worktree or child is called. Code of the workflow
+    between its calls does run, and what it prints goes to standard error.
 
-    A run is ok when the code replays its journal to the end, and blocked when it takes another
-    way, or does not come to that end within --body-limit. A body that keeps its event loop from
-    answering for as long ends the command: later runs are named as not tried. A call that the
-    body gave up, by a timeout of its own, is waited for three seconds at most: what is behind
-    it may be left untried, and that is said. A child is tried by its own id. The status is 0
-    only when every run is ok: try the code of a deploy before you deploy it.
+    A run is ok when the code replays its journal to the end, and blocked when it makes
+    different calls, or does not reach the end within --body-limit. A workflow that blocks the
+    event loop for that long ends the command: later runs are reported as not tried. A call
+    that the workflow itself gave up is waited for at most three seconds; what follows it may
+    stay untried, which is reported. A child is checked by its own id. The status is 0 only
+    when every run is ok: check the code of a deploy before you deploy it.
 
     \b
     Examples:
@@ -93,7 +93,7 @@ def replay(
         message = "give RUN_IDs, or --status, and not both"
         raise ConfigError(message)
     if limit_ms == 0:
-        message = "--body-limit 0 leaves no time for any body: give an age, as in 60s"
+        message = "--body-limit 0 leaves no time for the workflow: give a duration, as in 60s"
         raise ConfigError(message)
     with output_kept():
         workflows = load_workflows(read_settings("app", apps))
@@ -103,15 +103,15 @@ def replay(
             chosen, left_out = _choose(stores, statuses, workflows)
         status = run_to_end(_try_each(output, stores, workflows, chosen, limit_ms / 1000))
     if not chosen and not output.json:
-        output.print("no such run of these workflows: nothing to try")
+        output.print("no runs match: nothing to replay")
     if left_out:
-        output.note(f"left out, of workflows or versions that the app does not have: {left_out}")
+        output.note(f"skipped, of workflows or versions that the app does not have: {left_out}")
     context.exit(status)
 
 
 @contextmanager
 def _log(output: Output) -> Iterator[None]:
-    """Show what the engine logs with ``--debug`` alone: what counts is in each run's verdict."""
+    """Show the engine's log only with ``--debug``: each run's verdict says what matters."""
     if output.debug:
         with output.engine_log():
             yield
@@ -139,7 +139,7 @@ def _choose(
 
 
 class _Tries:
-    """What has been found of the runs so far, told as it comes or in one document."""
+    """The verdicts so far, printed as they come or in one JSON document."""
 
     def __init__(self, output: Output, run_ids: Sequence[str], seconds: float) -> None:
         self.output = output
@@ -153,7 +153,7 @@ class _Tries:
             self.status = self.status or ExitStatus.FAILED
         self.found.append(asdict(trial))
         if not self.output.json:
-            self.output.print(f"run {plain(trial.run_id)}: {plain(_told(trial))}")
+            self.output.print(f"run {plain(trial.run_id)}: {plain(_describe(trial))}")
 
     def failed(self, run_id: str, error: RulvarError) -> None:
         self.status = self.status or status_of_error(error)
@@ -162,12 +162,12 @@ class _Tries:
             self.output.failure(error)
 
     def give_up(self, run_id: str) -> NoReturn:
-        reason = f"its body has kept the event loop from answering for {self.seconds:g} s"
+        reason = f"the workflow has blocked the event loop for {self.seconds:g} s"
         self.tried(Trial(run_id=run_id, status="blocked", reason=reason))
         untried = self.run_ids[len(self.found) :]
         if untried:
             named = ", ".join(untried)
-            self.output.note(f"not tried, for that body cannot be interrupted: {named}")
+            self.output.note(f"not tried, because that workflow cannot be interrupted: {named}")
         self.over()
         end_now(self.status)
 
@@ -196,15 +196,15 @@ async def _try_each(
     return tries.over()
 
 
-def _told(trial: Trial) -> str:
+def _describe(trial: Trial) -> str:
     if trial.reason is not None:
         return f"blocked: {trial.reason}"
-    told = f"ok, {counted(trial.replayed, 'call')} from the journal"
+    text = f"ok, {counted(trial.replayed, 'call')} from the journal"
     if trial.then is not None:
-        told += f"; then: {trial.then}"
+        text += f"; then: {trial.then}"
     if trial.untried is not None:
-        told += f"; from seq {trial.untried} on it could not be tried"
+        text += f"; not tried from seq {trial.untried} on"
     if trial.changed_args:
         names = ", ".join(map(repr, trial.changed_args))
-        told += f"; other arguments than the journal's, whose results stand: {names}"
-    return told
+        text += f"; arguments differ from the journal, whose results are kept: {names}"
+    return text

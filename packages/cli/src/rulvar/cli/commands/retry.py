@@ -1,4 +1,4 @@
-"""`rulvar runs retry`: runs that failed are reopened, and workers go on with them."""
+"""`rulvar runs retry`: reopening failed runs, for workers to continue."""
 
 from __future__ import annotations
 
@@ -37,18 +37,20 @@ _STATUSES = ("error", "exhausted")
     "statuses",
     multiple=True,
     type=click.Choice(_STATUSES),
-    help="Every run that ended so; may be given several times.",
+    help="Every run with this status; may be given several times.",
 )
 @click.option(
     "--since",
     "since_ms",
     callback=read_age,
     metavar="AGE",
-    help="With --status: only runs that ended so long ago or less, as in 1h.",
+    help="With --status: only runs that ended at most this long ago, as in 1h.",
 )
 @click.option("--workflow", help="With --status: only runs of this workflow.")
 @click.option("--tag", "tags", multiple=True, help="With --status: only runs with this tag.")
-@click.option("--dry-run", is_flag=True, help="Say which runs would be reopened; change nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show which runs would be reopened, and change nothing."
+)
 @store_option
 @output_options
 @pass_output
@@ -65,12 +67,12 @@ def retry(
     dry_run: bool,
     store: str | None,
 ) -> None:
-    """Reopen runs that ended as error or exhausted: workers go on with them.
+    """Reopen runs that ended as error or exhausted, for workers to continue.
 
-    Give RUN_IDs, or --status and what narrows it. The call whose error ended a run is made
-    again, and so is what the body did because of that error (a compensation, for one);
-    whatever else completed is never paid again. No workflow's code is needed here. A run
-    that did not fail is left as it is.
+    Give RUN_IDs, or --status and what narrows it. The call whose error ended a run is executed
+    again, and so is what the workflow did because of that error (a compensation, for example);
+    no other completed call is repeated. The workflow's code is not needed here. A run that did
+    not fail is left unchanged.
 
     \b
     Examples:
@@ -91,8 +93,8 @@ def retry(
             rows = stores.journal.list_runs(RunFilter(statuses=statuses, tags=tags))
             chosen = tuple(row.run_id for row in rows if _is_wanted(row, since_ms, workflow))
     if not chosen and not output.json:
-        output.print("no run ended so: nothing to retry")
-    context.exit(each_run(output, chosen, store, partial(_reopen, dry_run=dry_run), _told))
+        output.print("no runs match: nothing to retry")
+    context.exit(each_run(output, chosen, store, partial(_reopen, dry_run=dry_run), _describe))
 
 
 def _is_wanted(row: RunMeta, since_ms: int | None, workflow: str | None) -> bool:
@@ -119,9 +121,9 @@ async def _reopen(engine: Engine, stores: Stores, run_id: str, *, dry_run: bool)
     return {"reopened": status is None, "status": status}
 
 
-def _told(done: Document) -> list[str]:
+def _describe(done: Document) -> list[str]:
     if done.get("would_reopen"):
         return ["would be reopened"]
     if done["reopened"]:
-        return ["reopened: a worker goes on with it, or rulvar resume"]
-    return [f"did not fail ({done['status'] or 'it has not ended'}): left as it is"]
+        return ["reopened: a worker or `rulvar resume` continues it"]
+    return [f"did not fail ({done['status'] or 'it has not ended'}): unchanged"]

@@ -1,4 +1,4 @@
-"""`rulvar runs`: what is there, what happened to it, and whether it is in order."""
+"""`rulvar runs`: the group of commands about runs, and `rulvar runs show`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["runs"]
 @click.group("runs", cls=OpenGroup)
 @output_options
 def runs() -> None:
-    """List runs, show one, audit and repair their rows, delete them.
+    """List, show, audit, retry and delete runs.
 
     \b
     Examples:
@@ -51,11 +51,11 @@ def runs() -> None:
 @pass_output
 @click.pass_context
 def show(context: click.Context, output: Output, run_id: str, store: str | None) -> None:
-    """Show RUN_ID: its row, its lease, who worked on it, each call, and its blobs.
+    """Show RUN_ID: its row, its lease, its tenures, each call, and its blobs.
 
-    A tenure is a stretch of the journal under one epoch. Where an owner was taken over, the
-    account says after what silence, which calls it had left unfinished, and who ran them
-    again.
+    A tenure is the part of the journal that was written under one epoch. For a takeover the
+    output says how long the silence before it was, which calls were left unfinished, and who
+    repeated them.
 
     \b
     Examples:
@@ -76,7 +76,7 @@ def show(context: click.Context, output: Output, run_id: str, store: str | None)
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Hold no search for garbage while a long journal is read: it is a third of the time."""
+    """Turn the garbage collector off: it takes a third of the time of a long journal."""
     was_on = gc.isenabled()
     gc.disable()
     try:

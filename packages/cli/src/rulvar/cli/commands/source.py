@@ -1,4 +1,4 @@
-"""`rulvar runs source`: the workflow's text as the run began with it, and what has changed."""
+"""`rulvar runs source`: the workflow's source when the run started, and what has changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["source"]
 
 @click.command("source")
 @click.argument("run_id")
-@click.option("--diff", is_flag=True, help="Compare it with the workflow's present body.")
+@click.option("--diff", is_flag=True, help="Compare it with the workflow's present source.")
 @app_option
 @store_option
 @output_options
@@ -33,11 +33,10 @@ __all__ = ["source"]
 def source(
     output: Output, run_id: str, *, diff: bool, apps: tuple[str, ...], store: str | None
 ) -> None:
-    """Show the source that RUN_ID began with, or how the present one differs from it.
+    """Show the workflow's source when RUN_ID started, or how the present one differs.
 
-    The text of a workflow's body is kept when a run starts. With --diff it is compared with
-    the body of the same workflow in the app, as a unified diff; nothing is printed when they
-    are the same.
+    The source of a workflow is stored when a run starts. With --diff it is compared with the
+    same workflow in the app, as a unified diff; nothing is printed when they are equal.
 
     \b
     Examples:
@@ -62,19 +61,19 @@ def source(
     if lines or output.json:
         output.show(document, lambda: _shown("".join(lines)).removesuffix("\n"))
     else:
-        output.note(f"workflow {present.name!r} is as it was when run {run_id!r} began")
+        output.note(f"workflow {present.name!r} has not changed since run {run_id!r} started")
 
 
 def _kept(stores: Stores, run_id: str) -> tuple[RunMeta, str, str]:
     row = inspect_run(stores, run_id).meta
     if row is None:
-        message = f"run {run_id!r} has no row that says where its source is: audit the run"
+        message = f"run {run_id!r} has no row, which names its source: audit the run"
         raise ConfigError(message)
     ref = row.workflow_source_ref
     blob = None if ref is None else stores.transcripts.get(ref)
     if ref is None or blob is None:
-        what = "has no source kept" if ref is None else f"has lost its source, the blob {ref!r}"
-        message = f"run {run_id!r} {what}: there is nothing to show"
+        what = "has no stored source" if ref is None else f"has lost its source, the blob {ref!r}"
+        message = f"run {run_id!r} {what}: nothing to show"
         raise ConfigError(message)
     return row, ref, blob.decode("utf-8", "replace")
 
@@ -91,7 +90,7 @@ def _present(row: RunMeta, apps: tuple[str, ...]) -> Workflow:
     named = " and ".join(repr(each.value) for each in settings)
     message = (
         f"run {row.run_id!r} is of workflow {row.workflow_name!r}, and app {named} has "
-        f"{names}: name the app that has it"
+        f"{names}: name the app that contains it"
     )
     raise ConfigError(message)
 
@@ -100,7 +99,7 @@ def _diff(row: RunMeta, kept: str, present: Workflow) -> list[str]:
     lines = difflib.unified_diff(
         kept.splitlines(),
         present.source.splitlines(),
-        fromfile=f"{present.name} as run {row.run_id} began",
+        fromfile=f"{present.name} when run {row.run_id} started",
         tofile=f"{present.name} now",
         lineterm="",
     )

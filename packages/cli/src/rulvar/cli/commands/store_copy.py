@@ -1,4 +1,4 @@
-"""`rulvar store copy`: every run of one store into another, verified, and safe to repeat."""
+"""`rulvar store copy`: copying runs between stores, verified, and safe to repeat."""
 
 from __future__ import annotations
 
@@ -40,7 +40,11 @@ def store() -> None:
 @click.argument("source", metavar="SRC")
 @click.argument("destination", metavar="DST")
 @click.option(
-    "--run", "run_ids", metavar="RUN_ID", multiple=True, help="Only this run; several times too."
+    "--run",
+    "run_ids",
+    metavar="RUN_ID",
+    multiple=True,
+    help="Only this run; may be given several times.",
 )
 @output_options
 @pass_output
@@ -53,15 +57,14 @@ def copy(
     destination: str,
     run_ids: tuple[str, ...],
 ) -> None:
-    """Copy the runs of SRC into DST, and compare each on both sides.
+    """Copy the runs of SRC to DST, and compare each on both sides.
 
     Both are store URLs. Where a side grants leases, each run is held while it is copied; a
-    run that somebody holds is left, and the exit status is 3. DST's epochs are raised to
-    every epoch that was seen, so that no lease of SRC can ever be live there. A run that DST
-    has already is left alone there, and the exit status is 1, unless it is equal, or an
-    unfinished copy from the same SRC: then the copy goes on. The others are copied all the
-    same. Repeat the command after whatever stopped it. Stop the workers of SRC first: a copy
-    does not keep them from going on there.
+    run that a worker holds is skipped, and the exit status is 3. DST's epochs are raised to
+    those of SRC, so that no lease of SRC can ever be live in DST. A run that DST already has
+    is a conflict, and the exit status is 1, unless it is equal, or an unfinished copy from
+    the same SRC, which is completed. The other runs are still copied. The command can be
+    repeated after any failure. Stop the workers of SRC first: the copy does not stop them.
 
     \b
     Examples:
@@ -70,7 +73,7 @@ def copy(
     """  # noqa: D301
     urls = StoreURL.parse(source), StoreURL.parse(destination)
     if str(urls[0]) == str(urls[1]):
-        message = f"{urls[0]} is both SRC and DST: name another place to copy to"
+        message = f"{urls[0]} is both SRC and DST: name another store to copy to"
         raise ConfigError(message)
     must_exist(urls[0])
     with (
@@ -78,12 +81,12 @@ def copy(
         open_stores(urls[1]) as there,
         output.progress() as line,
     ):
-        line.update("looking at both sides")
+        line.update("comparing both stores")
 
-        def told(run: CopiedRun, done: int, total: int) -> None:
+        def show(run: CopiedRun, done: int, total: int) -> None:
             line.update(f"{done} of {total}: {run.run_id} {run.outcome}")
 
-        report = copy_runs(here, there, source_name=str(urls[0]), run_ids=run_ids, progress=told)
+        report = copy_runs(here, there, source_name=str(urls[0]), run_ids=run_ids, progress=show)
     document = {"complete": report.complete, "runs": [asdict(run) for run in report.runs]}
     output.show(document, lambda: _table(report))
     for run in report.runs:

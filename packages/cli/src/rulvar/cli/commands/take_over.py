@@ -40,7 +40,7 @@ _OPERATOR = "rulvar runs take-over"
 
 @click.command("take-over")
 @click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID...")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @store_option
 @output_options
 @pass_output
@@ -53,13 +53,12 @@ def take_over(
     yes: bool,
     store: str | None,
 ) -> None:
-    """Take each RUN_ID from whoever holds it, and leave it free.
+    """Revoke the lease of each RUN_ID, so that another worker can take it.
 
-    For a holder that hangs, or is cut off, when waiting for its lease to run out is too long.
-    A higher epoch is granted and ended at once: from then on nothing that the old holder
-    does reaches the run, wherever it is and whatever it believes. A worker, or `rulvar
-    resume`, goes on from the journal; the step that the holder was in is run again. A run
-    that nobody holds is left as it is.
+    For a holder that hangs or is cut off, when waiting for its lease to expire takes too long.
+    A higher epoch is granted and released at once: every later write of the old holder is
+    refused. A worker, or `rulvar resume`, continues from the journal and repeats the step that
+    the holder was executing. A run that is not held is left unchanged.
 
     \b
     Examples:
@@ -69,14 +68,11 @@ def take_over(
     for run_id in run_ids:
         check_run_id(run_id)
     agreed = None if yes else _ask(run_ids, store)
-    context.exit(each_run(output, run_ids, store, partial(_take, agreed=agreed), _tell))
+    context.exit(each_run(output, run_ids, store, partial(_take, agreed=agreed), _describe))
 
 
 def _ask(run_ids: tuple[str, ...], store: str | None) -> dict[str, int]:
-    """Ask about the runs that somebody holds; return the epochs that may be ended.
-
-    Nobody is asked where nothing would be ended.
-    """
+    """Ask about the runs that are held; return the epochs that may be revoked."""
     with opened_stores(store, read_only=True) as stores:
         journal: object = stores.journal
         if not (has_lease_admin(journal) and has_leases(journal)):
@@ -90,7 +86,7 @@ def _ask(run_ids: tuple[str, ...], store: str | None) -> dict[str, int]:
 
 
 def _no_leases() -> ConfigError:
-    message = "this store has no lease that an operator could end: a holder is left alone"
+    message = "this store does not support take-over; nothing was changed"
     return ConfigError(message)
 
 
@@ -115,7 +111,7 @@ async def _take(
             expires_at=holder.expires_at,
         )
     lease = journal.seize(run_id, f"{_OPERATOR}:{uuid.uuid4().hex}")
-    # Whoever was granted the run between the look and the seizure is fenced just the same.
+    # A holder that was granted the run between the look and the seizure is fenced as well.
     with contextlib.suppress(LeaseHeldError):  # lost to a second operator, who frees it as well
         _ended_in_order(journal, lease)
         journal.release(lease)
@@ -123,7 +119,7 @@ async def _take(
 
 
 def _ended_in_order(journal: object, lease: Lease) -> None:
-    """Say in the row that an operator has ended the segment: that is no death of the run."""
+    """Record in the row that an operator ended the segment, so that it counts as no death."""
     if not has_fenced_journal(journal):
         return
     found = (
@@ -135,8 +131,8 @@ def _ended_in_order(journal: object, lease: Lease) -> None:
             journal.put_meta(replace(row, stopped=row.segments, updated_at=now), lease=lease)
 
 
-def _tell(done: Document) -> list[str]:
+def _describe(done: Document) -> list[str]:
     if not done["taken"]:
-        return ["nobody holds it: a worker or `rulvar resume` can go on with it"]
+        return ["not held: a worker or `rulvar resume` can continue it"]
     holder = f"{plain(str(done['holder']))} (epoch {done['epoch']})"
-    return [f"taken from {holder}, which can change nothing of it any more; it is free now"]
+    return [f"taken from {holder}, whose writes are refused from now on; the run is free"]

@@ -1,4 +1,4 @@
-"""`rulvar worker`: sweep, take, resume, release, until told to stop."""
+"""`rulvar worker`: claims runs, executes them and releases them, until it is stopped."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from rulvar.core import Engine, Worker
 from rulvar.core.clock import SystemClock
 from rulvar.core.errors import ConfigError, RulvarError
 from rulvar.core.fencing import assert_fenced_writes
+from rulvar.core.formatting import counted
 from rulvar.core.wire import format_time
 
 if TYPE_CHECKING:
@@ -46,33 +47,33 @@ __all__ = ["worker"]
     type=click.IntRange(min=1),
     default=4,
     show_default=True,
-    help="How many runs at once.",
+    help="How many runs to execute at once.",
 )
 @click.option(
     "--until-idle",
     is_flag=True,
-    help="End when nothing can be done now: what others hold, sleeps or waits is left.",
+    help="Exit when no run can be executed now; runs that are held, asleep or waiting are left.",
 )
 @click.option(
     "--poll-interval-ms",
     type=click.IntRange(min=1),
     default=500,
     show_default=True,
-    help="How long to wait between two looks at the store.",
+    help="How long to wait between two scans of the store.",
 )
 @click.option(
     "--grace-ms",
     type=click.IntRange(min=0),
     default=10_000,
     show_default=True,
-    help="How long a stop waits for running steps before it lets their runs go.",
+    help="How long to wait for running steps at a stop before their runs are released.",
 )
 @click.option(
     "--retain-older-than",
     "older_than_ms",
     callback=read_age,
     metavar="AGE",
-    help="Also delete runs that ended so long ago, as in 30d; see `rulvar runs retain`.",
+    help="Also delete runs that ended this long ago, as in 30d; see `rulvar runs retain`.",
 )
 @click.option(
     "--retain-status",
@@ -80,7 +81,7 @@ __all__ = ["worker"]
     metavar="STATUS,...",
     default="ok,cancelled",
     show_default=True,
-    help="With --retain-older-than: only runs that ended so.",
+    help="With --retain-older-than: only runs with this status.",
 )
 @click.option(
     "--retain-keep-last",
@@ -88,7 +89,7 @@ __all__ = ["worker"]
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="With --retain-older-than: spare so many of the newest of each workflow.",
+    help="With --retain-older-than: keep this many of the newest of each workflow.",
 )
 @source_change_option
 @app_option
@@ -109,16 +110,17 @@ def worker(
     apps: tuple[str, ...],
     store: str | None,
 ) -> None:
-    """Work on every run of the app that waits for somebody.
+    """Execute the runs of the app that wait for a worker.
 
-    Takes runs that nobody holds, goes on with them from their journals, and lets them go.
-    The run of a worker that was killed is taken at once on the same machine, and elsewhere
-    when its lease has run out. A run that may be
-    what kills its workers is executed last and alone, and ends as exhausted when it has killed
-    too many in a row. One that the app's present code cannot replay is left to another code.
-    The first SIGTERM, Ctrl-C or SIGHUP stops it cleanly: no new run is taken, runs under way get
-    --grace-ms, then they are let go and any other worker can take them at once. The second
-    signal does not wait. A clean stop is status 0. Under --json each event is one line.
+    Takes runs that are not held, resumes them from their journals, and releases them. The run
+    of a worker that was killed is taken at once on the same machine, and elsewhere when its
+    lease has expired. A run that may be killing its workers is executed last and alone, and
+    ends as exhausted after too many deaths in a row. A run that the present code cannot replay
+    is blocked and left to workers with other code.
+
+    The first SIGTERM, Ctrl-C or SIGHUP stops the worker cleanly: it takes no new run, waits
+    --grace-ms for running steps, then releases their runs for other workers. The second signal
+    exits immediately. A clean stop is status 0. With --json each event is one line.
 
     \b
     Examples:
@@ -131,11 +133,11 @@ def worker(
     if older_than_ms is not None:
         retention = read_policy(older_than_ms, statuses, keep_last)
     workflows = load_workflows(read_settings("app", apps))
-    teller = _Teller(output)
+    log = _WorkerLog(output)
     with output.engine_log():
         report = run_to_end(
             _work(
-                teller,
+                log,
                 store,
                 workflows,
                 concurrency=concurrency,
@@ -146,11 +148,11 @@ def worker(
                 on_source_change=on_source_change,
             )
         )
-    teller.ended(report)
+    log.ended(report)
 
 
 async def _work(
-    teller: _Teller,
+    log: _WorkerLog,
     store: str | None,
     workflows: tuple[Workflow, ...],
     *,
@@ -165,51 +167,51 @@ async def _work(
         try:
             assert_fenced_writes(stores)
         except ConfigError as error:
-            teller.warn(f"not fenced: {error}")
+            log.warning(f"not fenced: {error}")
         async with Engine(
-            stores, workflows, observer=teller, on_source_change=on_source_change
+            stores, workflows, observer=log, on_source_change=on_source_change
         ) as engine:
             sweeper = Worker(
                 engine,
                 concurrency=concurrency,
                 poll_interval=poll_interval_ms / 1000,
                 retention=retention,
-                on_result=teller.result,
+                on_result=log.result,
             )
 
             def stop(number: signal.Signals) -> None:
                 sweeper.stop(grace=grace_ms / 1000)
-                teller.stopping(number)
+                log.stopping(number)
 
             with clean_end(asyncio.get_running_loop(), stop):
-                teller.ready(workflows)
+                log.ready(workflows)
                 return await sweeper.run(until_idle=until_idle)
 
 
-class _Teller:
-    """Tells what the worker does: a line each, from whatever thread noticed."""
+class _WorkerLog:
+    """The worker's log: one line for each event, written from any thread."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
         self._clock = SystemClock()
         self._lock = threading.Lock()
-        self._untold: OutputLostError | None = None
+        self._lost: OutputLostError | None = None
 
     def __call__(self, event: Event) -> None:
-        """Tell an event of the engine; steps are told to programs alone."""
+        """Log an event of the engine; steps are logged only under ``--json``."""
         text = f"run {event.run_id}: {event.kind.partition('.')[2]}"
         facts = [event.name, event.detail, f"epoch {event.epoch}" if event.epoch else ""]
         shown = ", ".join(fact for fact in facts if fact)
         step = event.kind.startswith("step.")
-        self._tell(asdict(event), None if step else f"{text} ({shown})" if shown else text)
+        self._write(asdict(event), None if step else f"{text} ({shown})" if shown else text)
 
     def ready(self, workflows: tuple[Workflow, ...]) -> None:
-        """Tell that the first sweep begins: from here on a signal ends the worker cleanly."""
+        """Log that the first sweep begins: from here on a signal stops the worker cleanly."""
         names = [each.name for each in workflows]
-        self._tell({"kind": "worker.ready", "workflows": names}, f"ready for {', '.join(names)}")
+        self._write({"kind": "worker.ready", "workflows": names}, f"ready for {', '.join(names)}")
 
     def result(self, result: WorkerResult) -> None:
-        """Tell how a segment ended; to people only what its events have not told."""
+        """Log how a segment ended; as text only what its events did not say."""
         error, outcome = result.error, result.outcome
         if isinstance(error, RulvarError):
             document, text = error_document(error), str(error)
@@ -220,33 +222,36 @@ class _Teller:
         else:
             document = {} if outcome is None else {"outcome": outcome_document(outcome)}
             detach = outcome is not None and outcome.status == "running"
-            text = f"run {result.run_id}: let go" if detach else ""
+            text = f"run {result.run_id}: released before its end" if detach else ""
         head = {"kind": "worker.result", "run_id": result.run_id}
-        self._tell(head | document, text or None)
+        self._write(head | document, text or None)
 
     def stopping(self, number: signal.Signals) -> None:
-        """Tell that a signal was heard."""
-        text = f"{number.name}: stopping; a second one does not wait"
-        self._tell({"kind": "worker.stopping", "signal": number.name}, text)
+        """Log that a signal arrived."""
+        text = f"{number.name}: stopping; a second signal exits immediately"
+        self._write({"kind": "worker.stopping", "signal": number.name}, text)
 
     def ended(self, report: WorkerReport) -> None:
-        """Tell the report, in the last line; raises `OutputLostError` when not all was told."""
-        counts = [f"{count} {status}" for status, count in sorted(report.outcomes.items())]
-        counts += [f"{report.superseded} superseded", f"{len(report.broken)} set aside"]
+        """Log the report, in the last line; raises `OutputLostError` when output was lost."""
+        ended = {status: count for status, count in report.outcomes.items() if status != "running"}
+        counts = [f"{count} {status}" for status, count in sorted(ended.items())]
+        unfinished = report.outcomes.get("running", 0)
+        counts += [f"{counted(unfinished, 'run')} handed back unfinished"] if unfinished else []
+        counts += [f"{report.superseded} lost to another worker", f"{len(report.broken)} set aside"]
         counts += [f"{len(report.blocked)} blocked"] if report.blocked else []
         counts += [f"{report.retained} deleted by age"] if report.retained else []
-        self._tell({"kind": "worker.ended", **asdict(report)}, f"ended: {', '.join(counts)}")
-        if self._untold is not None:
-            raise self._untold
+        self._write({"kind": "worker.ended", **asdict(report)}, f"stopped: {', '.join(counts)}")
+        if self._lost is not None:
+            raise self._lost
 
     def warn(self, text: str) -> None:
-        """Tell a warning, on standard error."""
+        """Print a warning to standard error."""
         self._output.note(f"warning: {text}")
 
-    def _tell(self, document: dict[str, object], text: str | None) -> None:
+    def _write(self, document: dict[str, object], text: str | None) -> None:
         at = format_time(self._clock.now_ms())
         with self._lock:
-            if self._untold is not None:
+            if self._lost is not None:
                 return
             try:
                 if self._output.json:
@@ -254,6 +259,6 @@ class _Teller:
                 elif text is not None:
                     self._output.print(f"{at} {plain(text)}")
             except OutputLostError as lost:
-                # Nobody listens any more: the runs are worked on all the same.
-                self._untold = lost
-                self._output.note(f"warning: {lost}; the worker goes on and tells no more")
+                # The reader is gone: the runs are executed all the same.
+                self._lost = lost
+                self._output.note(f"warning: {lost}; the worker continues without its log")

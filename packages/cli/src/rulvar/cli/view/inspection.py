@@ -1,4 +1,4 @@
-"""Everything that a pair of stores knows of one run, read once, changing nothing."""
+"""Everything that a store has of one run, read once, changing nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rulvar.cli.exit_codes import ExitStatus
-from rulvar.cli.view.timeline import tell
+from rulvar.cli.view.timeline import read_timeline
 from rulvar.core.capabilities import has_blob_info, has_lease_admin, has_meta_lookup
 from rulvar.core.checks import check_run_id
 from rulvar.core.errors import ConfigError, StoreCorruptError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
-    from rulvar.cli.view.timeline import Story
+    from rulvar.cli.view.timeline import Timeline
     from rulvar.core.records import LeaseInfo, RunMeta
     from rulvar.core.spi import JournalStore, TranscriptStore
     from rulvar.core.stores import StorePair
@@ -31,7 +31,7 @@ __all__ = ["Inspection", "inspect_run"]
 class Inspection:
     """What was found.
 
-    ``leases_known`` is False for a store that does not show its leases. ``story`` is None
+    ``leases_known`` is False for a store that does not show its leases. ``timeline`` is None
     when the journal cannot be read; ``problems`` says what could not, and why.
     """
 
@@ -39,7 +39,7 @@ class Inspection:
     meta: RunMeta | None
     leases_known: bool
     lease: LeaseInfo | None
-    story: Story | None
+    timeline: Timeline | None
     blobs: tuple[BlobStat, ...]
     problems: tuple[str, ...]
 
@@ -63,21 +63,21 @@ def inspect_run(stores: StorePair, run_id: str) -> Inspection:
     meta = _attempt(lambda: _meta(journal, run_id), problems)
     segments = None if meta is None else meta.segments
     entries = _attempt(lambda: read_entries(run_id, journal.load(run_id)), problems)
-    story = None if entries is None else tell(entries, segments=segments)
+    timeline = None if entries is None else read_timeline(entries, segments=segments)
     loss = None if entries is None else first_loss(entries)
     if loss is not None:
         problems.append(f"records are missing from the journal: {loss.message}; audit the run")
     blobs = _blobs(stores.transcripts, run_id)
     unknown = meta is None and lease is None and not blobs and not problems
-    if unknown and story is not None and story.entries == 0:
-        message = f"there is no run {run_id!r} in this store: `rulvar runs ls` lists those it has"
+    if unknown and timeline is not None and timeline.entries == 0:
+        message = f"there is no run {run_id!r} in this store: `rulvar runs ls` lists its runs"
         raise ConfigError(message)
     return Inspection(
         run_id=run_id,
         meta=meta,
         leases_known=leases_known,
         lease=lease,
-        story=story,
+        timeline=timeline,
         blobs=blobs,
         problems=tuple(problems),
     )

@@ -1,4 +1,4 @@
-"""What became of a run, for people and for programs."""
+"""The outcome of a run, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _account(outcome: RunOutcome, raised_at: str) -> list[str]:
         return [f"run {run_id}: ok {facts}"]
     if outcome.status == "running":
         return [
-            f"run {run_id}: let go before its end {facts}",
-            f"  to go on: {command_line('resume', run_id)}",
+            f"run {run_id}: released before its end {facts}",
+            f"  to continue: {command_line('resume', run_id)}",
         ]
     if outcome.status == "suspended":
         return [f"run {run_id}: suspended {facts}", *_waits(outcome)]
@@ -66,13 +66,13 @@ def _account(outcome: RunOutcome, raised_at: str) -> list[str]:
 
 
 def again(run_id: str, code: object) -> str:
-    """Return how a run that ended as ``error`` runs again, and what of it does."""
+    """Return how to retry a run that ended as ``error``, and what is executed again."""
     if code == "run-exhausted":
         command = command_line("resume", run_id, options="--retry")
-        return f"once what ended its processes is mended, to try it again: {command}"
-    what = "the failed steps" if code == StepFailedError.code else "the body"
+        return f"after fixing what ended its processes, retry: {command}"
+    what = "the failed steps" if code == StepFailedError.code else "the workflow"
     command = command_line("resume", run_id, options="--retry --debug")
-    return f"to run {what} again, over what the journal has, and see the traceback: {command}"
+    return f"to retry {what} and see the traceback: {command}"
 
 
 def _waits(outcome: RunOutcome) -> list[str]:
@@ -82,7 +82,7 @@ def _waits(outcome: RunOutcome) -> list[str]:
         if each.kind == "external":
             options = f"--seq {each.seq}"
             answer = command_line("resolve", outcome.run_id, each.key, "JSON", options=options)
-            lines.append(f"  waits for {each.key}{until}: {answer}")
+            lines.append(f"  waits for {each.key}{until}; answer: {answer}")
         else:
             lines.append(f"  sleeps{until}: a worker wakes it")
     return lines

@@ -1,7 +1,7 @@
-"""A run's inspection for people and for programs.
+"""The output of `rulvar runs show`, as text and as JSON.
 
-The account for people goes from the whole to the parts: the row, who holds it, the tenures
-with their takeovers in words, each call, the blobs.
+The text goes from the whole to the parts: the row, the lease, the tenures with their
+takeovers, each call, the blobs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rulvar.cli.view.inspection import Inspection
     from rulvar.cli.view.tables import Renderable
-    from rulvar.cli.view.timeline import CallStory, Story, Tenure
+    from rulvar.cli.view.timeline import Tenure, Timeline, TimelineCall
     from rulvar.core.records import RunMeta
 
 __all__ = ["show_document", "show_text"]
@@ -43,44 +43,44 @@ _DATE_END = 10
 
 def show_document(inspection: Inspection) -> dict[str, object]:
     """Return the inspection as one JSON document with stable names."""
-    meta, lease, story = inspection.meta, inspection.lease, inspection.story
+    meta, lease, timeline = inspection.meta, inspection.lease, inspection.timeline
     return {
         "run_id": inspection.run_id,
         "run": None if meta is None else asdict(meta) | {"extra": dict(meta.extra)},
         "leases_known": inspection.leases_known,
         "lease": None if lease is None else asdict(lease),
-        "journal": None if story is None else _journal_document(story),
-        "tenures": [] if story is None else [asdict(each) for each in story.tenures],
-        "calls": [] if story is None else [_flat(each) for each in story.calls],
+        "journal": None if timeline is None else _journal_document(timeline),
+        "tenures": [] if timeline is None else [asdict(each) for each in timeline.tenures],
+        "calls": [] if timeline is None else [_flat(each) for each in timeline.calls],
         "blobs": [asdict(blob) for blob in inspection.blobs],
         "problems": list(inspection.problems),
     }
 
 
-def _journal_document(story: Story) -> dict[str, object]:
+def _journal_document(timeline: Timeline) -> dict[str, object]:
     return {
-        "entries": story.entries,
-        "workflow": story.workflow,
-        "genesis": story.genesis,
-        "args_provided": story.args_provided,
-        "args": story.args,
-        "status": story.status,
-        "result": story.result,
-        "has_result": story.has_result,
-        "error": story.error,
-        "epochs_fall_at": story.epochs_fall_at,
-        "takeovers": len(story.takeovers),
-        "deaths": [asdict(each) for each in story.deaths],
-        "waiting_for": [_wait_document(call) for call in story.waiting_for],
+        "entries": timeline.entries,
+        "workflow": timeline.workflow,
+        "genesis": timeline.genesis,
+        "args_provided": timeline.args_provided,
+        "args": timeline.args,
+        "status": timeline.status,
+        "result": timeline.result,
+        "has_result": timeline.has_result,
+        "error": timeline.error,
+        "epochs_fall_at": timeline.epochs_fall_at,
+        "takeovers": len(timeline.takeovers),
+        "deaths": [asdict(each) for each in timeline.deaths],
+        "waiting_for": [_wait_document(call) for call in timeline.waiting_for],
     }
 
 
-def _flat(value: CallStory) -> dict[str, object]:
+def _flat(value: TimelineCall) -> dict[str, object]:
     """Return the fields of a value that holds plain ones alone; a run has very many calls."""
     return {each: getattr(value, each) for each in value.__slots__}
 
 
-def _wait_document(call: CallStory) -> dict[str, object]:
+def _wait_document(call: TimelineCall) -> dict[str, object]:
     """Return a wait with the names of `Suspension`'s fields."""
     return {
         "kind": call.kind,
@@ -91,25 +91,25 @@ def _wait_document(call: CallStory) -> dict[str, object]:
 
 
 def show_text(inspection: Inspection, *, now_ms: int) -> Renderable:
-    """Return the account for people."""
+    """Return the text for people."""
     parts: list[Renderable] = [_head(inspection, now_ms)]
-    story = inspection.story
-    if story is not None and story.tenures:
-        parts += ["", "Tenures", _tenures(inspection, story), *_verdict(story)]
-    if story is not None and story.deaths:
-        parts += ["", "Deaths", _deaths(story)]
-    if story is not None and story.calls:
-        parts += ["", "Calls", _calls(story)]
+    timeline = inspection.timeline
+    if timeline is not None and timeline.tenures:
+        parts += ["", "Tenures", _tenures(inspection, timeline), *_verdict(timeline)]
+    if timeline is not None and timeline.deaths:
+        parts += ["", "Deaths", _deaths(timeline)]
+    if timeline is not None and timeline.calls:
+        parts += ["", "Calls", _calls(timeline)]
     if inspection.blobs:
         parts += ["", "Blobs", _blobs(inspection)]
     return stacked(parts)
 
 
 def _head(inspection: Inspection, now_ms: int) -> str:
-    meta, story = inspection.meta, inspection.story
+    meta, timeline = inspection.meta, inspection.timeline
     lines = [("run", inspection.run_id)]
     if meta is None:
-        lines.append(("row", "none: the catalogue does not know this run"))
+        lines.append(("row", "none: the run has a journal or blobs, but no status row"))
     else:
         lines += [
             ("status", _status(inspection)),
@@ -124,13 +124,13 @@ def _head(inspection: Inspection, now_ms: int) -> str:
             ("parent", meta.parent_run_id or ""),
         ]
     lines.append(("lease", _lease(inspection, now_ms)))
-    if story is not None:
+    if timeline is not None:
         lines += [
-            ("arguments", _short(story.args) if story.args_provided else ""),
-            ("result", _result(story)),
-            ("error", str((story.error or {}).get("message", "")) if story.error else ""),
-            ("", again(inspection.run_id, story.error.get("code")) if story.error else ""),
-            ("waits for", ", ".join(_waiting(call, now_ms) for call in story.waiting_for)),
+            ("arguments", _short(timeline.args) if timeline.args_provided else ""),
+            ("result", _result(timeline)),
+            ("error", str((timeline.error or {}).get("message", "")) if timeline.error else ""),
+            ("", again(inspection.run_id, timeline.error.get("code")) if timeline.error else ""),
+            ("waits for", ", ".join(_waiting(call, now_ms) for call in timeline.waiting_for)),
         ]
     return "\n".join(f"{title:<10} {plain(text)}" for title, text in lines if text)
 
@@ -141,15 +141,15 @@ def _workflow(meta: RunMeta) -> str:
 
 
 def _blocked(meta: RunMeta) -> str:
-    """Tell what keeps a run waiting for another code, and what to do about it."""
+    """Say why the present code cannot continue the run, and what to do."""
     blocked = meta.blocked
     if blocked is None or meta.status in TERMINAL_STATUSES:
         return ""
-    codes = counted(len(blocked.codes), "code")
+    codes = counted(len(blocked.codes), "version", "versions") + " of the code"
     return (
-        f"since {blocked.since}, {codes} could not replay its journal: {blocked.reason}. "
-        "Deploy one that can, or go back to one that could: a worker of another code takes it "
-        f"by itself; {command_line('resume', meta.run_id)} tries the present one again"
+        f"since {blocked.since}: {codes} could not replay its journal: {blocked.reason}. "
+        "Deploy a version that can, or roll back: workers with other code try it by themselves; "
+        f"{command_line('resume', meta.run_id)} tries the present code again"
     )
 
 
@@ -157,25 +157,29 @@ def _in_a_row(meta: RunMeta) -> str:
     count = meta.recoveries or 0
     if not count:
         return ""
-    told = f"{counted(count, 'segment')} in a row ended its process or lost the run"
+    text = f"the last {counted(count, 'segment')} died without a result"
     if count >= SUSPECTED and meta.status not in TERMINAL_STATUSES:
-        return f"{told}; suspected: a worker executes it last and alone"
-    return told
+        return f"{text}; suspected: workers execute it last and alone"
+    return text
 
 
-def _result(story: Story) -> str:
-    if story.status != "ok":
+def _result(timeline: Timeline) -> str:
+    if timeline.status != "ok":
         return ""
-    if not story.has_result:
-        return "not in this journal: the program that wrote it keeps it elsewhere"
-    return _short(story.result)
+    if not timeline.has_result:
+        return "not in this journal: the engine that wrote it keeps it elsewhere"
+    return _short(timeline.result)
 
 
 def _status(inspection: Inspection) -> str:
-    meta, story = inspection.meta, inspection.story
+    meta, timeline = inspection.meta, inspection.timeline
     status = "" if meta is None else meta.status
-    if story is not None and story.status is not None and status not in {story.status, "running"}:
-        return f"{status} (the journal says {story.status}: the row lags or contradicts it)"
+    if (
+        timeline is not None
+        and timeline.status is not None
+        and status not in {timeline.status, "running"}
+    ):
+        return f"{status} (the journal says {timeline.status}: run `rulvar runs audit`)"
     return status
 
 
@@ -184,11 +188,11 @@ def _lease(inspection: Inspection, now_ms: int) -> str:
     if not inspection.leases_known:
         return "not shown by this store"
     if lease is None:
-        return "nobody holds this run"
+        return "none: the run is not held"
     who = f"{lease.owner}, epoch {lease.epoch}"
     if lease.live:
-        return f"held by {who}, runs out {ago(lease.expires_at, now_ms)}"
-    return f"ran out {ago(lease.expires_at, now_ms)} and taken by nobody since: {who}"
+        return f"held by {who}, expires {ago(lease.expires_at, now_ms)}"
+    return f"expired {ago(lease.expires_at, now_ms)}, not taken since: {who}"
 
 
 def _moment(text: str | None, now_ms: int) -> str:
@@ -207,7 +211,7 @@ def _short(value: object) -> str:
     return f"{text[:_LONGEST_VALUE]}... ({len(text)} characters; --json shows all)"
 
 
-def _waiting(call: CallStory, now_ms: int) -> str:
+def _waiting(call: TimelineCall, now_ms: int) -> str:
     until = f" until {_moment(call.deadline_at, now_ms)}" if call.deadline_at else ""
     return f"{call.kind} {call.name} (seq {call.seq}){until}"
 
@@ -215,12 +219,12 @@ def _waiting(call: CallStory, now_ms: int) -> str:
 # --- tenures ----------------------------------------------------------------------------
 
 
-def _tenures(inspection: Inspection, story: Story) -> Renderable:
-    date = _common_date(story)
+def _tenures(inspection: Inspection, timeline: Timeline) -> Renderable:
+    date = _common_date(timeline)
     lease = inspection.lease
     rows = []
-    afterwards = [each.began for each in story.tenures[1:]]
-    for tenure, after in zip_longest(story.tenures, afterwards):
+    afterwards = [each.began for each in timeline.tenures[1:]]
+    for tenure, after in zip_longest(timeline.tenures, afterwards):
         owner = lease.owner if lease is not None and lease.epoch == tenure.epoch else None
         rows.append(
             (
@@ -240,19 +244,19 @@ def _what_happened(tenure: Tenure, owner: str | None, after: str | None) -> str:
     silence = "" if tenure.silence_ms is None else f" after {span(tenure.silence_ms)} of silence"
     began = {
         "started": "started the run",
-        "resumed": f"took the run up again{silence}",
+        "resumed": f"resumed the run{silence}",
         "took-over": f"TOOK OVER{silence}",
-        "handed-over": f"went on, the run was handed over in order{silence}",
-        "went-on": f"its lease had run out and nobody had taken the run: went on{silence}",
-        "answered": f"word from outside: {_names(tenure.answers)}",
+        "handed-over": f"continued after a clean hand-over{silence}",
+        "went-on": f"continued: its lease had expired and was not taken{silence}",
+        "answered": f"from outside: {_names(tenure.answers)}",
     }[tenure.began]
     parts = [f"{owner}: {began}" if owner is not None else began]
     if tenure.finished_for_others:
-        parts.append(f"ran again what was left unfinished: {_names(tenure.finished_for_others)}")
+        parts.append(f"repeated the unfinished steps: {_names(tenure.finished_for_others)}")
     if tenure.settled is not None:
         parts.append(f"settled {tenure.settled}")
     elif tenure.began != "answered":
-        ended = {None: "has not settled yet", "handed-over": "let the run go in order"}
+        ended = {None: "not settled yet", "handed-over": "handed the run over"}
         parts.append(ended.get(after, "never settled"))
         if tenure.unfinished:
             parts.append(f"unfinished: {_names(tenure.unfinished)}")
@@ -265,29 +269,28 @@ def _names(names: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _verdict(story: Story) -> list[Renderable]:
+def _verdict(timeline: Timeline) -> list[Renderable]:
     verdict = ""
-    if story.epochs_fall_at is not None:
+    if timeline.epochs_fall_at is not None:
         verdict = (
-            f"entry {story.epochs_fall_at} has a lower epoch than an entry before it: a write "
-            "of a dead lease was let in; this journal is damaged"
+            f"entry {timeline.epochs_fall_at} has a lower epoch than an entry before it: a write "
+            "under a dead lease was accepted; this journal is damaged"
         )
-    elif story.takeovers:
+    elif timeline.takeovers:
         verdict = (
-            "epochs never fall along this journal: no owner that was taken over has written "
-            "after its successor"
+            "epochs never fall along this journal: no superseded owner wrote after its successor"
         )
     return [verdict] if verdict else []
 
 
 _ENDED = {
-    "lease-expired": "its lease ran out",
-    "process-gone": "its process was gone",
-    "unknown": "not known how",
+    "lease-expired": "its lease expired",
+    "process-gone": "its process ended",
+    "unknown": "unknown",
 }
 
 
-def _deaths(story: Story) -> Renderable:
+def _deaths(timeline: Timeline) -> Renderable:
     rows = [
         (
             death.segment,
@@ -296,16 +299,16 @@ def _deaths(story: Story) -> Renderable:
             _ENDED.get(death.ended, death.ended),
             _names(death.under_way) or "nothing",
         )
-        for death in story.deaths[-_MOST_DEATHS:]
+        for death in timeline.deaths[-_MOST_DEATHS:]
     ]
-    return columns(("SEGMENT>", "OWNER", "LAST SEEN", "ENDED", "UNDER WAY"), rows)
+    return columns(("SEGMENT>", "OWNER", "LAST SEEN", "CAUSE", "STEPS IN PROGRESS"), rows)
 
 
 # --- calls and blobs --------------------------------------------------------------------
 
 
-def _calls(story: Story) -> Renderable:
-    date = _common_date(story)
+def _calls(timeline: Timeline) -> Renderable:
+    date = _common_date(timeline)
     rows = [
         (
             call.seq,
@@ -317,26 +320,26 @@ def _calls(story: Story) -> Renderable:
             _epochs(call),
             call.error or "",
         )
-        for call in story.calls
+        for call in timeline.calls
     ]
     titles = ["SEQ>", "KIND", "CALL", "STATUS", "BEGAN", "TOOK>", "EPOCH", "ERROR"]
-    if not any(call.error for call in story.calls):
+    if not any(call.error for call in timeline.calls):
         titles.pop()
         rows = [row[:-1] for row in rows]  # type: ignore[misc] # one column narrower
     return columns(titles, rows, styles=_STYLES)
 
 
-def _call_name(call: CallStory) -> str:
+def _call_name(call: TimelineCall) -> str:
     name = call.name if call.ordinal == 0 else f"{call.name} #{call.ordinal}"
     name = f"{call.scope}/{name}" if call.scope else name
     return name if call.attempts == 1 else f"{name} (attempt {call.attempts})"
 
 
-def _epochs(call: CallStory) -> str:
+def _epochs(call: TimelineCall) -> str:
     begun = "-" if call.begun_under is None else str(call.begun_under)
     if call.answered_under is None or call.answered_under == call.begun_under:
         return begun
-    what = "run again under" if call.kind == "step" else "answered under"
+    what = "repeated under" if call.kind == "step" else "answered under"
     return f"{begun}, {what} {call.answered_under}"
 
 
@@ -353,12 +356,12 @@ def _blobs(inspection: Inspection) -> Renderable:
     return columns(("NAME", "SIZE>", "STORED"), rows)
 
 
-def _common_date(story: Story) -> str | None:
+def _common_date(timeline: Timeline) -> str | None:
     """Return the one day on which everything happened, if it is one."""
     times: list[str | None] = []
-    for tenure in story.tenures:
+    for tenure in timeline.tenures:
         times += [tenure.started_at, tenure.ended_at]
-    for call in story.calls:
+    for call in timeline.calls:
         times += [call.started_at, call.ended_at]
     dates = {time[:_DATE_END] for time in times if time is not None}
     return dates.pop() if len(dates) == 1 else None

@@ -1,26 +1,26 @@
-"""What happened to a run, told from its journal: tenures, takeovers, calls. No I/O.
+"""The timeline of a run, read from its journal: tenures, takeovers, calls. No I/O.
 
-A *tenure* is a stretch of the journal under one epoch. An owner that was frozen writes
-nothing once a successor has taken over, because the fence refuses it; so along a journal
-the epochs never fall, and each change of epoch is a change of hands that can be named:
+A *tenure* is the part of the journal that was written under one epoch. An owner
+that was frozen cannot write once a successor has taken over, because the fence refuses it; so
+the epochs never fall along a journal, and each change of epoch has one of these reasons:
 
 ============ =================================================================
 how it began the journal before it
 ============ =================================================================
 started      nothing
-resumed      ends in a settle (and perhaps a word from outside)
+resumed      ends in a settle (and perhaps an answer or a cancellation)
 took-over    ends in the middle: its owner neither settled nor stopped in order,
              and the successor says so
-handed-over  the same, but its owner had let the run go in order, or an operator
+handed-over  the same, but its owner had released the run in order, or an operator
              had taken it
-went-on      the same, but it was the same segment: its lease had run out, nobody
-             had taken the run, and it took it again
+went-on      the same, but it was the same segment: its lease had expired, was
+             not taken, and it acquired the run again
 answered     anything; the tenure is only a resolution or a cancellation
 ============ =================================================================
 
 A tenure that finds a call begun and not answered runs it again: at least once. An entry says
-which segment wrote it. Where a writer left that out, the count of segments tells took-over and
-went-on apart, and where that leaves it open, the story says took-over.
+which segment wrote it. Where a writer left that out, the count of segments distinguishes
+took-over and went-on, and where that leaves it open, the timeline says took-over.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from rulvar.core.journal import JournalEntry, Recovered
 
-__all__ = ["CallStory", "Story", "Tenure", "tell"]
+__all__ = ["Tenure", "Timeline", "TimelineCall", "read_timeline"]
 
 Beginning = Literal["started", "resumed", "took-over", "handed-over", "went-on", "answered"]
 
@@ -55,7 +55,7 @@ _HIDDEN_KINDS = frozenset({"decision", "resolution", "abandon", ATTEMPT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallStory:
+class TimelineCall:
     """One call of the body: a step, a suspension, a recorded value.
 
     ``begun_under`` and ``answered_under`` are epochs; where they differ, the call was begun
@@ -84,7 +84,7 @@ class CallStory:
 class Tenure:
     """A stretch of the journal under one epoch.
 
-    ``silence_ms`` is how long nobody had written before it. ``unfinished`` names the calls
+    ``silence_ms`` is how long no entry had been written before it. ``unfinished`` names the calls
     that were begun and not answered when it ended; ``finished_for_others`` those that it
     answered although an earlier tenure had begun them. ``settled`` is the run's status that
     it journalled, and ``segment`` the number of the segment that wrote it. ``death`` is what it
@@ -108,10 +108,10 @@ class Tenure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
-    """A whole journal, told.
+class Timeline:
+    """The timeline of a whole journal.
 
-    ``has_result`` says whether the journal keeps what the run came to: the other engine's does
+    ``has_result`` says whether the journal keeps the run's result: the other engine's does
     not, and its ``result`` is None whatever it was.
     ``epochs_fall_at`` is the seq of the first entry whose epoch is lower than an earlier
     one's: it must be None, for a fence lets no such entry in. ``deaths`` are the segments that
@@ -129,8 +129,8 @@ class Story:
     error: dict[str, object] | None = None
     epochs_fall_at: int | None = None
     tenures: tuple[Tenure, ...] = ()
-    calls: tuple[CallStory, ...] = ()
-    waiting_for: tuple[CallStory, ...] = ()
+    calls: tuple[TimelineCall, ...] = ()
+    waiting_for: tuple[TimelineCall, ...] = ()
     deaths: tuple[Recovered, ...] = ()
 
     @property
@@ -146,7 +146,7 @@ class _Call:
 
 
 @dataclass(slots=True)
-class _Telling:
+class _Reading:
     """What has been read so far."""
 
     calls: dict[int, _Call] = field(default_factory=dict)
@@ -154,25 +154,25 @@ class _Telling:
     settled: str | None = None
     segment: int | None = None
     only_death: bool = False
-    """Whether the last tenure got no further than to tell of a death."""
+    """Whether the last tenure recorded a death and nothing else."""
     last_time: int | None = None
 
 
-def tell(entries: Sequence[JournalEntry], *, segments: int | None = None) -> Story:
-    """Tell the story of a journal, of any writer: what is unknown is left out.
+def read_timeline(entries: Sequence[JournalEntry], *, segments: int | None = None) -> Timeline:
+    """Read the timeline of a journal, of any writer: what is unknown is left out.
 
     ``segments`` is how many have begun so far, as the run's row counts them.
     """
-    telling = _Telling()
+    reading = _Reading()
     for epoch, group in groupby(entries, key=lambda entry: entry.epoch):
-        telling.tenures.append(_tenure(telling, epoch, list(group)))
+        reading.tenures.append(_tenure(reading, epoch, list(group)))
     start, settle = run_start(entries), last_settle(entries)
-    # What a run still waited for when it ended, nobody can give it any more.
+    # The waits of a run that has ended cannot be answered any more.
     ended = settle is not None and settle.status in TERMINAL_STATUSES
     over = ended and settle is not None and not works_after(entries, settle.seq)
     made = attempts(entries)
-    calls = tuple(_call_story(call, made) for call in telling.calls.values())
-    return Story(
+    calls = tuple(_timeline_call(call, made) for call in reading.calls.values())
+    return Timeline(
         entries=len(entries),
         workflow=start.workflow if start else None,
         genesis=start.genesis if start else None,
@@ -183,7 +183,7 @@ def tell(entries: Sequence[JournalEntry], *, segments: int | None = None) -> Sto
         has_result=settle is not None and settle.status == "ok" and settle.has_value,
         error=dict(settle.error) if settle and settle.error else None,
         epochs_fall_at=_first_fall(entries),
-        tenures=tuple(_told_apart(telling.tenures, segments)),
+        tenures=tuple(_distinguish(reading.tenures, segments)),
         calls=calls,
         waiting_for=() if over else tuple(call for call in calls if call.status == "suspended"),
         deaths=tuple(_deaths(entries)),
@@ -200,24 +200,24 @@ def _deaths(entries: Sequence[JournalEntry]) -> Iterator[Recovered]:
                 yield death
 
 
-def _tenure(telling: _Telling, epoch: int | None, group: list[JournalEntry]) -> Tenure:
-    began = _beginning(telling, group)
+def _tenure(reading: _Reading, epoch: int | None, group: list[JournalEntry]) -> Tenure:
+    began = _beginning(reading, group)
     texts = [text for text in map(_written_at, group) if text is not None]
     times = [time for time in map(_ms, texts) if time is not None]
     silence = None
-    if times and telling.last_time is not None:
-        silence = max(0, min(times) - telling.last_time)
-    finished = _fold(telling, group)
+    if times and reading.last_time is not None:
+        silence = max(0, min(times) - reading.last_time)
+    finished = _fold(reading, group)
     settle = last_settle(group)
     if settle is not None:
-        telling.settled = settle.status
+        reading.settled = settle.status
     elif began != "answered":
-        telling.settled = None
+        reading.settled = None
     if began != "answered":
-        telling.segment = _segment(group)
-        telling.only_death = all(recovered_of(entry) is not None for entry in group)
+        reading.segment = _segment(group)
+        reading.only_death = all(recovered_of(entry) is not None for entry in group)
     if times:
-        telling.last_time = max(times)
+        reading.last_time = max(times)
     return Tenure(
         epoch=epoch,
         began=began,
@@ -229,25 +229,25 @@ def _tenure(telling: _Telling, epoch: int | None, group: list[JournalEntry]) -> 
         silence_ms=silence,
         settled=settle.status if settle else None,
         segment=settle.segment if settle else _segment(group),
-        unfinished=_unfinished(telling) if settle is None and began != "answered" else (),
+        unfinished=_unfinished(reading) if settle is None and began != "answered" else (),
         finished_for_others=tuple(finished),
-        answers=tuple(_answers(telling, group)),
+        answers=tuple(_answers(reading, group)),
         death=_death(group),
     )
 
 
-def _beginning(telling: _Telling, group: list[JournalEntry]) -> Beginning:
-    if not telling.tenures:
+def _beginning(reading: _Reading, group: list[JournalEntry]) -> Beginning:
+    if not reading.tenures:
         return "started"
     if all(_from_outside(entry) for entry in group):
         return "answered"
-    if _death(group) is not None or (telling.only_death and telling.settled is None):
+    if _death(group) is not None or (reading.only_death and reading.settled is None):
         return "took-over"
-    if telling.settled is not None:
+    if reading.settled is not None:
         return "resumed"
-    mine, before = _segment(group), telling.segment
+    mine, before = _segment(group), reading.segment
     if mine is None or before is None:
-        return "took-over"  # another writer's: told apart by the count of segments
+        return "took-over"  # another writer's: the count of segments decides
     return "went-on" if mine == before else "handed-over"
 
 
@@ -261,8 +261,8 @@ def _death(group: list[JournalEntry]) -> Recovered | None:
     return next((death for each in told for death in each if death is not None), None)
 
 
-def _told_apart(tenures: list[Tenure], segments: int | None) -> list[Tenure]:
-    """Name the tenures that no segment of their own began: they are no takeovers."""
+def _distinguish(tenures: list[Tenure], segments: int | None) -> list[Tenure]:
+    """Find the tenures that are not takeovers: no new segment began them."""
     told = list(tenures)
     unsettled: list[int] = []
     before = 0
@@ -289,13 +289,13 @@ def _is_cancellation(entry: JournalEntry) -> bool:
     return settle is not None and settle.status == "cancelled"
 
 
-def _fold(telling: _Telling, group: list[JournalEntry]) -> list[str]:
+def _fold(reading: _Reading, group: list[JournalEntry]) -> list[str]:
     """Take the group's calls and answers in; return what it finished for others."""
     finished: list[str] = []
     for entry in group:
-        opened = telling.calls.get(entry.ref) if entry.ref is not None else None
+        opened = reading.calls.get(entry.ref) if entry.ref is not None else None
         if entry.ref is None and entry.kind not in _HIDDEN_KINDS:
-            telling.calls[entry.seq] = _Call(entry)
+            reading.calls[entry.seq] = _Call(entry)
         elif opened is not None and opened.answer is None:
             opened.answer = entry
             if entry.kind == "step" and opened.opening.epoch != entry.epoch:
@@ -303,19 +303,19 @@ def _fold(telling: _Telling, group: list[JournalEntry]) -> list[str]:
     return finished
 
 
-def _unfinished(telling: _Telling) -> tuple[str, ...]:
+def _unfinished(reading: _Reading) -> tuple[str, ...]:
     return tuple(
         _name(call.opening)
-        for call in telling.calls.values()
+        for call in reading.calls.values()
         if call.answer is None and call.opening.status == "running"
     )
 
 
-def _answers(telling: _Telling, group: list[JournalEntry]) -> list[str]:
+def _answers(reading: _Reading, group: list[JournalEntry]) -> list[str]:
     words: list[str] = []
     for entry in group:
         if entry.kind == "resolution":
-            opened = telling.calls.get(entry.ref) if entry.ref is not None else None
+            opened = reading.calls.get(entry.ref) if entry.ref is not None else None
             words.append(f"resolved {_name(opened.opening) if opened else entry.key}")
         elif _is_cancellation(entry):
             words.append("cancelled the run")
@@ -326,7 +326,7 @@ def _name(entry: JournalEntry) -> str:
     return entry.key if entry.ordinal == 0 else f"{entry.key} #{entry.ordinal}"
 
 
-def _call_story(call: _Call, made: Mapping[int, int]) -> CallStory:
+def _timeline_call(call: _Call, made: Mapping[int, int]) -> TimelineCall:
     opening, answer = call.opening, call.answer
     status = opening.status if answer is None else answer.status
     if answer is not None and answer.kind == "resolution" and status not in {"error", "cancelled"}:
@@ -336,7 +336,7 @@ def _call_story(call: _Call, made: Mapping[int, int]) -> CallStory:
     begin, end = (None if again else _ms(opening.started_at)), _ms(ended)
     error = (answer or opening).error
     message = error.get("message") if error else None
-    return CallStory(
+    return TimelineCall(
         seq=opening.seq,
         kind=opening.kind,
         scope=opening.scope,
@@ -376,4 +376,4 @@ def _ms(text: str | None) -> int | None:
     try:
         return parse_time(text)
     except ValueError:
-        return None  # another writer's spelling: the story goes on without that time
+        return None  # another writer's spelling: left out
