@@ -89,7 +89,7 @@ def test_a_failed_run_says_where_and_what_runs_again(
     again = f"to retry {what} and see the traceback: "
     again += "rulvar resume 'a run' --retry --debug\n"
     assert f"  {again}" in told
-    assert told.count("to run ") == 1
+    assert told.count("to retry ") == 1
     shown = CliRunner().invoke(main, ["runs", "show", "a run"]).stdout
     assert again in shown
     # The recorded outcome has no line; the same hint stands.

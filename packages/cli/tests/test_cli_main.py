@@ -186,7 +186,7 @@ def test_a_broken_command_stops_nothing_but_itself() -> None:
     assert "acme_rulvar_missing" in rulvar("broken", status=2).stderr
     error = json.loads(rulvar("number", "--json", status=2).stdout)["error"]
     assert (error["code"], error["name"]) == ("plugin", "number")
-    assert "is of type int, not a click.Command" in error["message"]
+    assert "is of type int, not click.Command" in error["message"]
 
 
 @pytest.mark.usefixtures("acme")

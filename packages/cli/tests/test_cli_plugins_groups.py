@@ -57,9 +57,7 @@ def test_help_shows_it_below_ours_and_a_broken_one_as_broken(
     (shown,) = [line for line in lines if line.split()[:1] == ["polish"]]
     assert shown.endswith("Polish a run.")
     (broken,) = [line for line in lines if line.split()[:1] == ["rust"]]
-    assert (
-        "(broken: the entry point of command 'rust' is of type str, not a click.Command" in broken
-    )
+    assert "(broken: the command 'rust' is of type str, not click.Command" in broken
     assert lines.index(shown) > next(i for i, line in enumerate(lines) if line.startswith("  ls"))
 
 
@@ -80,7 +78,10 @@ def test_a_command_that_is_not_installed_names_its_distribution(
         told = f"No such command {name.rpartition('.')[2]!r}; it is part of {distribution}"
         assert f"{told}: pip install {distribution}" in result.stderr
     misplaced = CliRunner().invoke(main, ("repair-file",)).stderr
-    assert "'repair-file' here: it is `rulvar runs repair-file`; rulvar-store-file" in misplaced
+    assert (
+        "'repair-file' here: it is `rulvar runs repair-file`; it is part of rulvar-store-file"
+        in misplaced
+    )
     assert "pip install rulvar-store-file" in misplaced
     misplaced = CliRunner().invoke(main, ("runs", "soak")).stderr
     assert "'soak' here: it is `rulvar soak`; it is part of rulvar-conformance" in misplaced

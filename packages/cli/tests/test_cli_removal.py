@@ -66,7 +66,7 @@ def test_rm_deletes_each_run_and_names_one_that_is_not_there() -> None:
 
 def test_rm_asks_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     begin("a")
-    assert "give --yes" in rulvar("runs", "rm", "a", status=2).stderr
+    assert "confirm with --yes" in rulvar("runs", "rm", "a", status=2).stderr
     assert left() == ["a"]
     unknown = rulvar("runs", "rm", "nope", status=2).stderr
     assert "there is no run 'nope'" in unknown

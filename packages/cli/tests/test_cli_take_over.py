@@ -113,7 +113,7 @@ def test_an_operator_who_is_overtaken_by_another_one_has_taken_the_run_all_the_s
 def test_it_asks_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     with SqliteStore("runs.db") as store:
         lease = store.acquire("a", "holder")
-        assert "give --yes" in rulvar("runs", "take-over", "a", status=2).stderr
+        assert "confirm with --yes" in rulvar("runs", "take-over", "a", status=2).stderr
         monkeypatch.setattr(multi_run, "_is_terminal", lambda: True)
         rulvar("runs", "take-over", "a", status=130, stdin="n\n")
         store.renew(lease)

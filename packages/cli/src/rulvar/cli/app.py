@@ -65,8 +65,8 @@ def _import(module_name: str, app: Setting) -> ModuleType:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             message = (
-                f"app {app.value!r}: no module {missing!r} in {folder} or in this environment: name "
-                "a module that Python can import from there"
+                f"app {app.value!r}: no module {missing!r} in {folder} or in this environment: "
+                "name a module that Python can import from there"
             )
             raise ConfigError(message) from error
         raise _broken(app, error) from error

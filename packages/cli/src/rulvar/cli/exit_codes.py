@@ -54,7 +54,7 @@ MEANINGS: dict[ExitStatus, str] = {
     ExitStatus.STORE: "the store failed: busy, full, corrupt, or the outcome was not recorded",
     ExitStatus.UNFINISHED: "not finished: the run is suspended, or was released before its end",
     ExitStatus.INTERNAL: "an unexpected exception, with its traceback",
-    ExitStatus.OUTPUT_LOST: "standard output could not be written; the operation itself is not affected",
+    ExitStatus.OUTPUT_LOST: "standard output could not be written; the operation is not affected",
     ExitStatus.HUNG_UP: "stopped by SIGHUP, its terminal was closed; the run was released",
     ExitStatus.INTERRUPTED: "stopped by Ctrl-C (SIGINT); the run was released",
     ExitStatus.TERMINATED: "stopped by SIGTERM; the run was released",

@@ -52,8 +52,8 @@ def load_other(name: str, group: str = "") -> click.Command:
     command = load_command(f"{group}.{name}" if group else name)
     if not isinstance(command, click.Command):
         message = (
-            f"the entry point of command {name!r} is of type {type(command).__name__}, not a "
-            "click.Command: correct or uninstall its distribution"
+            f"the command {name!r} is of type {type(command).__name__}, not click.Command: correct "
+            "or uninstall its distribution"
         )
         raise PluginError(message, name=name)
     return command

@@ -84,7 +84,10 @@ class OutputLostError(Exception):
 
     def __init__(self, error: OSError) -> None:
         """Keep what the operating system said."""
-        message = f"standard output cannot be written ({error.strerror}); the operation itself is not affected"
+        message = (
+            f"standard output cannot be written ({error.strerror}); the operation itself is not "
+            "affected"
+        )
         super().__init__(message)
         # A reader that closed its pipe (head) has all that it wants.
         self.is_wanted = not isinstance(error, BrokenPipeError)

@@ -133,11 +133,11 @@ def worker(
     if older_than_ms is not None:
         retention = read_policy(older_than_ms, statuses, keep_last)
     workflows = load_workflows(read_settings("app", apps))
-    log = _WorkerLog(output)
+    worker_log = _WorkerLog(output)
     with output.engine_log():
         report = run_to_end(
             _work(
-                log,
+                worker_log,
                 store,
                 workflows,
                 concurrency=concurrency,
@@ -148,11 +148,11 @@ def worker(
                 on_source_change=on_source_change,
             )
         )
-    log.ended(report)
+    worker_log.ended(report)
 
 
 async def _work(
-    log: _WorkerLog,
+    worker_log: _WorkerLog,
     store: str | None,
     workflows: tuple[Workflow, ...],
     *,
@@ -167,24 +167,24 @@ async def _work(
         try:
             assert_fenced_writes(stores)
         except ConfigError as error:
-            log.warning(f"not fenced: {error}")
+            worker_log.warn(f"not fenced: {error}")
         async with Engine(
-            stores, workflows, observer=log, on_source_change=on_source_change
+            stores, workflows, observer=worker_log, on_source_change=on_source_change
         ) as engine:
             sweeper = Worker(
                 engine,
                 concurrency=concurrency,
                 poll_interval=poll_interval_ms / 1000,
                 retention=retention,
-                on_result=log.result,
+                on_result=worker_log.result,
             )
 
             def stop(number: signal.Signals) -> None:
                 sweeper.stop(grace=grace_ms / 1000)
-                log.stopping(number)
+                worker_log.stopping(number)
 
             with clean_end(asyncio.get_running_loop(), stop):
-                log.ready(workflows)
+                worker_log.ready(workflows)
                 return await sweeper.run(until_idle=until_idle)
 
 
