@@ -346,7 +346,7 @@ def test_a_run_that_waits_for_another_code_is_named_with_the_reason_and_the_reme
     assert (
         "2 versions of the code could not replay its journal: step 'ship' is not asked for" in text
     )
-    assert "rulvar resume a1 tries the present one again" in text
+    assert "rulvar resume a1 tries the present code again" in text
     shown = cast("dict[str, object]", document("runs", "show", "a1")["run"])
     assert shown["blocked"] == {
         "reason": "step 'ship' is not asked for",
