@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -98,3 +99,19 @@ def test_the_parent_s_object_says_what_to_do(tmp_path: Path) -> None:
         assert answer.startswith("store-forked: ")
         assert "start the child by spawn" in answer
         assert store.load("run") == []
+
+
+@pytest.mark.slow
+def test_a_child_waits_for_no_lock_that_a_thread_of_the_parent_held(tmp_path: Path) -> None:
+    """Nothing in the child would ever release it."""
+    with FileJournalStore(tmp_path / "store") as store:
+        directory = store._directory
+        with directory._stripe("run"), directory._lists:
+            answers = in_child(
+                lambda: signal.alarm(20),  # a child that waits ends here
+                lambda: store.load("run"),
+                lambda: store.append("run", JournalRecord(seq=0, payload=b'{"seq":0}')),
+                store.list_runs,
+                store.close,
+            )
+    assert [each.split(":")[0] for each in answers] == ["done", *["store-forked"] * 4]

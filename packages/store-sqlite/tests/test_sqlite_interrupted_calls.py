@@ -87,10 +87,17 @@ CALLS: dict[str, Callable[[SqliteStore], object]] = {
     "seize": lambda store: store.seize("run", "operator"),
     "raise_epoch": lambda store: store.raise_epoch("run", 9),
     "the first read of a connection": lambda store: store.load("run"),
-    "close": lambda store: store.close(),
+    "close, made again": lambda store: store.close(),
+    "close, left at that": lambda store: store.close(),
     "opening beside it": lambda store: SqliteStore(store.path).close(),
 }
-_READS = {"the first read of a connection", "close", "opening beside it", "renew"}
+_READS = {
+    "the first read of a connection",
+    "close, made again",
+    "close, left at that",
+    "opening beside it",
+    "renew",
+}
 _STORMY = {"opening beside it"}
 _CASES = [
     pytest.param(n, marks=pytest.mark.storm if n in _STORMY else pytest.mark.slow) for n in CALLS
@@ -111,11 +118,15 @@ def test_what_is_remembered_is_right_after_an_interrupt_anywhere(name: str, tmp_
         interrupt = Interrupted(partial(call, store), at=at)
         assert interrupt.run(_STUCK_S), interrupt.where
         assert interrupt.outcome == ("KeyboardInterrupt" if interrupt.hit else "returned")
-        if name == "close":
+        if name == "close, made again":
             store.close()
+            assert list(store._database.connections()) == []
+        closed = store  # what it still has open counts
+        if name.startswith("close"):
             store = opened(path, clock)
         found.append(soon(partial(goes_on, store, clock), f"point {at}, {interrupt.where}"))
         interrupted = interrupt.hit
+        closed.close()
     assert len(found) > 15
     # Whole or not at all; and what has landed at one point has landed at each later one.
     before, whole = found[0], found[-1]

@@ -34,6 +34,7 @@ from rulvar.core.urls import StoreURL
 from rulvar.stores.sqlite import connection as connections
 from rulvar.stores.sqlite import group_commit
 from rulvar.stores.sqlite.connection import require_sqlite, resolve
+from rulvar.stores.sqlite.database import Database
 from rulvar.stores.sqlite.os_checks import network_filesystem
 from rulvar.stores.sqlite.plugin import rulvar_open_stores
 from rulvar.stores.sqlite.store import SqliteStore
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         WholeRunDelete,
     )
     from rulvar.core.stores import Stores
+    from rulvar.stores.sqlite.database import _Reader
 
 WHEN = "2026-01-01T00:00:00.000Z"
 RECORD = JournalRecord(seq=0, payload=b'{"seq":0}')
@@ -250,6 +252,23 @@ def test_close_waits_for_the_calls_in_flight(
     assert sorted(landed) == [0, 1, 2, 3]
     with SqliteStore(path) as again:
         assert again.list_run_ids(None, 9) == [f"run-{number}" for number in range(4)]
+
+
+def test_a_read_that_waited_for_a_store_that_closes_opens_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was let in, and then waited for a connection: no connection may outlive the store."""
+    store = SqliteStore(tmp_path / "runs.db")
+    database, choose = store._database, Database._choose
+
+    def close_and_choose(self: Database) -> _Reader:
+        store.close()
+        return choose(self)
+
+    monkeypatch.setattr(Database, "_choose", close_and_choose)
+    with pytest.raises(StoreClosedError):
+        store.load("run")
+    assert list(database.connections()) == []
 
 
 def in_a_forked_child(check: Callable[[], None]) -> int:

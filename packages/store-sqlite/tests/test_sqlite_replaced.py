@@ -152,6 +152,31 @@ def test_another_store_of_the_process_does_not_join_a_log_that_is_gone(tmp_path:
     SqliteStore(path).close()
 
 
+def test_a_log_that_goes_while_another_store_opens_is_not_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look before the opening saw nothing yet; the one after it does."""
+    path = tmp_path / "runs.db"
+    store = SqliteStore(path)
+    store.append("run", record(0))
+    look = open_files.check_open
+
+    def look_then_lose(path_: str) -> None:
+        look(path_)
+        remove_log(path)
+        remove_index(path)
+        index_of(path).touch()
+
+    monkeypatch.setattr(open_files, "check_open", look_then_lose)
+    # As on a system that does not tell which files a process has open.
+    monkeypatch.setattr(open_files, "open_descriptors", set)
+    with pytest.raises(StoreCorruptError, match=r"-(wal|shm) was replaced"):
+        SqliteStore(path)
+    monkeypatch.undo()
+    store.close()
+    SqliteStore(path).close()
+
+
 def test_what_is_not_open_here_is_not_taken_for_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
