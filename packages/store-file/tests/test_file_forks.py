@@ -39,8 +39,9 @@ def in_child(*calls: Callable[[], object], when: Callable[[], None] | None = Non
         when()
     os.write(go_on[1], b"!")
     os.waitpid(child, 0)
+    os.close(told[1])  # a child that was ended has written nothing
     answer = os.read(told[0], 65536).decode().split("\n")
-    for each in (*go_on, *told):
+    for each in (*go_on, told[0]):
         os.close(each)
     return answer
 

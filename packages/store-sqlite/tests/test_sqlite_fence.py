@@ -1,4 +1,4 @@
-"""The fence on every surface: whoever holds a dead lease changes nothing.
+"""The fence on every surface: the holder of a dead lease changes nothing.
 
 Each mutator is tried with each kind of dead lease, and a canonical dump of the file is the
 same before and after. Then a takeover is forced between check and write: before the lock is

@@ -1,7 +1,7 @@
 """What the in-memory stores keep, and how long: plain tables, and a gate before them.
 
 Private to `rulvar.core.memory` and `rulvar.core.testing`. The tables know nothing of
-leases or threads; whoever calls them stands inside `Gate.passing`.
+leases or threads; their callers stand inside `Gate.passing`.
 """
 
 from __future__ import annotations

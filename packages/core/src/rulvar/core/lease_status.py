@@ -33,7 +33,7 @@ class LeaseState(NamedTuple):
     expires_at: int | None = None
 
     def live_at(self, now_ms: int) -> bool:
-        """Whether somebody holds the run: a row under the highest epoch that has not expired."""
+        """Whether the run is held: a row under the highest epoch that has not expired."""
         return (
             self.epoch is not None
             and self.epoch == self.tombstone

@@ -217,7 +217,7 @@ class LeaseBatch(Protocol):
         """Renew every live lease as `LeasableStore.renew` does, in one unit.
 
         Returns a refusal for each dead lease, which is its ``offered``, in the order given;
-        a dead one hinders no other. Raises nothing of its own.
+        a dead one hinders no other. Raises only what every store call may.
         """
         ...
 
@@ -231,7 +231,7 @@ class EpochFloor(Protocol):
 
 
 class LeaseRevival(Protocol):
-    """For the holder of an expired lease that nobody has taken."""
+    """For the holder of an expired lease whose run was not taken since."""
 
     def revive(self, lease: Lease, /) -> Lease:
         """Grant the next epoch to the holder of an expired lease, in one unit.

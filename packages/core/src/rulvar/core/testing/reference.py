@@ -79,7 +79,7 @@ class StoreSnapshot:
 class ReferenceStore:
     """Journals, rows and leases in memory, fenced on every mutation.
 
-    ``clock`` tells the time (the system's by default) and ``lease_ttl_ms`` how long a lease
+    ``clock`` gives the time (the system's by default) and ``lease_ttl_ms`` how long a lease
     lives without a renewal. Raises `ConfigError` for a ttl that is not 1 to 2147483647.
     """
 
@@ -146,7 +146,7 @@ class ReferenceStore:
     def acquire(self, run_id: str, owner: str, /) -> Lease:
         """Grant the run under its next epoch.
 
-        Raises `LeaseHeldError` (``held``) while a lease is live, whoever asks.
+        Raises `LeaseHeldError` (``held``) while a lease is live, the same owner too.
         """
         check_run_id(run_id)
         check_owner(owner)
@@ -187,7 +187,7 @@ class ReferenceStore:
             del self._leases[lease.run_id]
 
     def revive(self, lease: Lease, /) -> Lease:
-        """Grant the next epoch to the holder of an expired lease that nobody has taken.
+        """Grant the next epoch to the holder of an expired lease whose run was not taken since.
 
         Raises `LeaseHeldError` for every other lease; a live one is ``held`` by itself.
         """

@@ -121,7 +121,7 @@ class StoreDirectory:
 
     @property
     def identity(self) -> Identity | None:
-        """What tells the folder from every other one, once it is open."""
+        """What distinguishes the folder from every other one, once it is open."""
         return self._identity
 
     # --- calls ------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class StoreDirectory:
         self.sync_folder(folder)
 
     def is_gone(self, path: str) -> bool:
-        """Whether nothing of that name is left, or nobody can tell."""
+        """Whether nothing of that name is left, or it cannot be known."""
         try:
             return not exists(self.files, path)
         except OSError:

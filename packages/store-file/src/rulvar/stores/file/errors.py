@@ -28,7 +28,7 @@ _REMEDIES = {
 
 
 class DamagedJournalError(StoreCorruptError):
-    """A journal's line is no record, or stands out of order.
+    """A line of a journal is not a valid record, or stands out of order.
 
     ``run_id`` and ``position`` (counted from 0) say which; ``kind`` says how: ``nul-run``,
     ``joined``, ``undecodable``, ``no-record`` or ``out-of-order``. What can be read is not

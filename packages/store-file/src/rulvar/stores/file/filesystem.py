@@ -7,7 +7,7 @@ unlinks a file.
 
 **No way out.** Where the system has calls that begin at an open folder (Linux, macOS), each
 call on a file walks from the root, folder by folder, and refuses one that is a link. So
-nobody can lead a call out of the store, also not by putting a link there just before it. And
+no one can lead a call out of the store, also not by putting a link there just before it. And
 a folder that is away for a moment is not taken for one that has no such file.
 """
 
@@ -77,7 +77,7 @@ class NotRegularFileError(OSError):
 
 
 class FolderGoneError(OSError):
-    """A folder that every store has is not there: whether a name was in it, nobody can tell.
+    """A folder that every store has is not there: whether a name was in it cannot be known.
 
     No ``FileNotFoundError`` on purpose: that one says that the folder has no such name.
     """

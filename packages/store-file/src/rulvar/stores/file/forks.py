@@ -2,7 +2,7 @@
 
 The lock of the folder is the parent's, and the child cannot tell whether the parent is in the
 middle of a change. The rule is the one of every store (contract.md#forked-children): what was
-open at the fork stays with the parent, and the child is told so when it opens, not when
+open at the fork stays with the parent, and the child is refused when it opens, not when
 something is lost.
 """
 
@@ -35,7 +35,7 @@ _inherited: set[Identity] = set()
 
 
 def identity_of(now: os.stat_result) -> Identity:
-    """Return what tells this file or folder from every other one."""
+    """Return what distinguishes this file or folder from every other one."""
     return now.st_dev, now.st_ino
 
 

@@ -322,7 +322,7 @@ class Journals:
             return None
 
     def _make_ready(self, run_id: str, path: str) -> None:
-        """Put the end right where that is due; a read is answered also when there is no room."""
+        """Put the end right where that is due; a read is answered also on a full disk."""
         try:
             now = self._directory.files.look(path)
         except FileNotFoundError:

@@ -11,15 +11,15 @@ leaves its mark at the end alone, since every append follows a whole one:
 ============  ==========================================================================
 ``clean``     a record and its line break
 ``unended``   a whole record without its line break: kept
-``torn``      the beginning of a record: dropped; nobody was told that it landed
+``torn``      the beginning of a record: dropped; its append was not acknowledged
 ``nul-run``   bytes that the file system never wrote: dropped, as torn is
 ``joined``    records on one line, as a writer leaves them that appends behind a torn one:
               what is whole is kept, what is torn is dropped; where a whole one may as well be
               a part of the torn one, nothing is guessed: it is damage
 ============  ==========================================================================
 
-A last line that *ends* and is no record is none of these. Somebody may have been told that
-it landed, so it is damage, as anywhere else in the file.
+A last line that *ends* and is not a record is none of these. Its append may have been
+acknowledged, so it is damage, as anywhere else in the file.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 DamageKind = Literal["nul-run", "joined", "undecodable", "no-record", "out-of-order"]
-"""What a line suffers from that is no record where one must be."""
+"""What is wrong with a line that should be a record and is not."""
 
 TailKind = Literal["clean", "unended", "torn", "nul-run", "joined"]
 
@@ -62,7 +62,7 @@ _MOST_ATTEMPTS = 2_000
 
 
 class LineError(ValueError):
-    """A line is no record; ``kind`` says how."""
+    """A line is not a valid record; ``kind`` says how."""
 
     def __init__(self, kind: DamageKind, why: str) -> None:
         super().__init__(why)
@@ -117,7 +117,7 @@ class Tail:
 
     ``records`` are kept, ``dropped`` counts the bytes that are not, and ``prefix`` is how
     many of the line's first bytes can stay as they are; None when the records have to be
-    written anew, each on a line of its own.
+    written anew, each on its own line.
     """
 
     kind: TailKind

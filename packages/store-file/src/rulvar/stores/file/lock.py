@@ -1,8 +1,8 @@
 """One writer: a lock that the operating system holds, and gives back when its holder dies.
 
 Two locked files. ``writer.lock`` is held for as long as the store is open for writing.
-``opening.lock`` is held only while somebody takes the first and writes down who they are, so
-that whoever is refused reads the name of the present holder and never that of the last one.
+``opening.lock`` is held only while a process takes the first and writes down who it is, so
+that a refused one reads the name of the present holder and never that of the last one.
 Neither file is ever removed, and what ``writer.json`` says decides nothing: not whether a
 process of that number lives, nor how old it is.
 
@@ -76,7 +76,7 @@ class WriterLock:
         second writer in; the first must not go on beside it.
         """
         if os.name == "nt":
-            return  # nobody can remove or move a file there while it is open
+            return  # no file can be removed or moved there while it is open
         try:
             now = identity_of(self._files.look(self._layout.writer_lock))
         except FileNotFoundError:

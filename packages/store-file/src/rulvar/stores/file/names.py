@@ -1,4 +1,4 @@
-"""Names on disk: every run id and ref has a file name of its own, on every file system.
+"""Names on disk: no two run ids or refs share a file name, on any file system.
 
 A name is spelled with ``a-z 0-9 _ - .`` and percent escapes in lower-case hexadecimal; all
 else is escaped, the percent sign and the upper-case letters too. So two ids that differ in
@@ -6,8 +6,8 @@ any byte differ in their names where case is folded or Unicode normalised; no na
 device of Windows, begins with a dot or a dash, or ends in a dot; and none holds a separator.
 
 An id whose name would be longer than `LONGEST` goes by ``<its beginning>%-<sha256>``, and
-the store keeps what it stands for in a file of its own (see `rulvar.stores.file.layout`).
-``%-`` is no escape, so the two forms never meet.
+the store keeps what it stands for in a separate file (see `rulvar.stores.file.layout`).
+``%-`` is not an escape, so the two forms never meet.
 """
 
 from __future__ import annotations

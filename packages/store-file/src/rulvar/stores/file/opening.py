@@ -31,7 +31,7 @@ def _refuse(message: str) -> NoReturn:
 def resolve(root: object) -> str:
     """Return the absolute path of the root, links to it followed.
 
-    Raises `ConfigError` for what is no path, and for one whose folder is not there.
+    Raises `ConfigError` for what is not a path, and for one whose folder is not there.
     """
     if not isinstance(root, str | os.PathLike):
         _refuse(f"root must be a string or a path, not {root!r}")
@@ -95,7 +95,7 @@ def _require_folder(files: FileSystem, folder: str) -> Identity:
 def prepare(files: FileSystem, layout: Layout, lock: WriterLock) -> None:
     """Become the writer of the root, and make what is missing there.
 
-    Raises `ConfigError` for a folder that is somebody else's, and `StoreInUseError`; both
+    Raises `ConfigError` for a folder of another application, and `StoreInUseError`; both
     before anything is made or changed.
     """
     _make_root(files, layout)

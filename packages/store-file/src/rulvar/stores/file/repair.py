@@ -3,7 +3,7 @@
 `find_damage` reads and changes nothing; it may be run beside a live writer. `repair_damage`
 becomes the writer, and for each damaged file first copies it whole to ``backups``, then
 writes what cannot be kept to ``quarantine`` (one JSON line for each piece, with its place and
-its bytes), and only then puts the rest in the file's place. A torn end alone is no damage:
+its bytes), and only then puts the rest in the file's place. A torn end alone is not damage:
 the store puts that right by itself. A file that cannot be read at all (a link, a bad sector) is
 reported and left as it is.
 
@@ -109,7 +109,7 @@ def repair_damage(
 ) -> list[Damage]:
     """Repair what is damaged, of the runs named or of all, and return what was done.
 
-    Raises `StoreInUseError` while somebody has the store open for writing, and as
+    Raises `StoreInUseError` while a process has the store open for writing, and as
     `find_damage`. What was repaired before an error stays so; run it again for the rest.
     """
     with FileJournalStore(root, filesystem=filesystem) as store:

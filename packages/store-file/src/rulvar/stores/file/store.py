@@ -48,7 +48,7 @@ class FileJournalStore:
     loss may take the last of it, and leave a journal that has to be repaired). ``read_only``
     opens a store beside its writer and never writes a byte. ``permissions`` is ``"private"``
     (new files and folders are for this user alone, 0600 and 0700, whatever the umask) or
-    ``"umask"``; what is there keeps what it has. ``clock`` tells since when the
+    ``"umask"``; what is there keeps what it has. ``clock`` gives the time since which the
     folder is held. ``filesystem`` is what everything goes through, for injecting faults.
 
     Raises `ConfigError` for a wrong option, for a folder that is not a store's, and for one
@@ -149,7 +149,7 @@ class FileJournalStore:
     def load(self, run_id: str, /) -> Sequence[JournalRecord]:
         """Return the run's records in the order of their appends; none when unknown (A2).
 
-        Raises: `StoreCorruptError` with run, position and kind for a line that is no record,
+        Raises: `StoreCorruptError` with run, position and kind for a line that is not a record,
         and for a journal that is less than this store left there.
         """
         check_run_id(run_id)
@@ -163,7 +163,7 @@ class FileJournalStore:
 
         Reads from the end of the file, and only as far as it must.
 
-        Raises: `StoreCorruptError` when a line that it read is no record.
+        Raises: `StoreCorruptError` when a line that it read is not a record.
         """
         check_run_id(run_id)
         check_after_seq(after_seq)

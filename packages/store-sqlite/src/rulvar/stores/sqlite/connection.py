@@ -106,7 +106,7 @@ def require_sqlite(version: str | None = None) -> None:
 def resolve(path: object, *, allow_network_filesystem: bool) -> str:
     """Return the absolute path of the database file, links followed, or `MEMORY`.
 
-    Raises `ConfigError` for what is no path, has no folder, is a folder itself, or lies on a
+    Raises `ConfigError` for what is not a path, has no folder, is a folder itself, or lies on a
     network file system.
     """
     if not isinstance(path, str | os.PathLike):
@@ -256,7 +256,7 @@ def create_or_open(settings: Settings) -> Opened:
     The switch to WAL and the tables are retried as one unit: either may meet a lock while
     others open the same fresh file. A file that has everything is not written to, and one
     that is opened to read only never is. Raises `StoreBusyError` after ``open_timeout_ms``,
-    and `ConfigError` for somebody else's file, or for none where it is only to be read.
+    and `ConfigError` for another application's file, or for a missing one with ``read_only``.
     """
     if settings.read_only and not os.path.isfile(settings.path):  # noqa: PTH113
         folder = os.path.dirname(settings.path)  # noqa: PTH120
@@ -264,7 +264,7 @@ def create_or_open(settings: Settings) -> Opened:
             message = f"{settings.path} cannot be opened: {what_is_missing(settings.path)}"
             raise StoreError(message)
         _refuse(
-            f"there is no file {settings.path}, and looking makes none: check the path; the "
+            f"there is no file {settings.path}, and read_only creates none: check the path; the "
             "first run makes the file"
         )
     attempt = _open_to_read if settings.read_only else _open_to_write
@@ -315,12 +315,12 @@ def _open_to_write(settings: Settings) -> Opened:
 
 
 def _begin_log_anew(connection: apsw.Connection, path: str) -> None:
-    """Move what the log holds into the database, unless somebody else is using it just now.
+    """Move what the log holds into the database, unless another connection is using it.
 
     Power loss may leave frames of lost commits behind the last whole one. They count for
     nothing, until a new commit begins with the very pages that theirs began with: if the
     power fails again inside that one, the lost commit would be there after all. In a log that
-    begins anew, with a salt of its own, they never count again. A disk that is full or sick
+    begins anew, with a new salt, they never count again. A disk that is full or sick
     must not keep anybody from reading, so it is left to the next write to report it.
     """
     try:

@@ -118,7 +118,7 @@ def _unopenable(path: str, said: str, run_id: str | None) -> StoreError:
 
 
 def what_is_missing(path: str) -> str:
-    """Say what keeps this user from opening a file, as far as the system tells."""
+    """Return what keeps this user from opening a file, as far as the system shows it."""
     folder = os.path.dirname(path) or "."  # noqa: PTH120 - text in, text out
     if not os.access(folder, os.X_OK):
         return f"this user may not enter the folder {folder}"

@@ -1,7 +1,7 @@
 """Group commit: concurrent callers of one store share transactions.
 
 Each caller is fenced by itself: it brings a `Job` whose work is one mutation with its own
-condition. One of the callers *leads*: it begins, takes whoever waits by then, runs their work,
+condition. One of the callers *leads*: it begins, takes the callers that wait by then, runs their work,
 commits once, and hands out the answers, refusals too, after the COMMIT. Then it names the
 next leader among those who wait, so that newcomers do not barge in.
 
@@ -9,15 +9,15 @@ The rules that keep an interrupt (KeyboardInterrupt, at any instruction of the m
 from leaving anything torn or stuck:
 
 - leadership is a plain lock in a ``with``; nothing else is ever waited for without a bound;
-- a caller waits on a lock of its own, a short while at a time, and leads when nobody does;
+- a caller waits on its own lock, a short while at a time, and leads when no other does;
 - the leader looks at the queue; a job leaves it only when it is finished or withdrawn;
-- the stage is written down before COMMIT, and whoever leads next repairs what was left:
+- the stage is written down before COMMIT, and the next leader repairs what was left:
   an open transaction is rolled back (its jobs are still queued, and run again), one whose
   COMMIT may have happened ends its jobs with `OutcomeUnknownError`;
 - an interrupted caller withdraws its job before the interrupt goes on, and when the job was
   in the batch, only under the leader's lock: nothing of it lands later.
 
-A COMMIT that fails on a disk error may leave a whole commit on the disk that nobody sees and
+A COMMIT that fails on a disk error may leave a whole commit on the disk that no reader sees and
 that a crash would bring back. One more commit overwrites it: the *barrier*, made before such a
 batch runs again, before the outcome is called unknown, and before the next read is answered.
 """
@@ -144,7 +144,7 @@ class Committer:
                 self._barrier()
 
     def close(self) -> None:
-        """Finish who waits, close the connection, and refuse whoever comes later."""
+        """Finish the waiting calls, close the connection, and refuse every later call."""
         while True:
             with self._leader:
                 if not self._closed:
@@ -215,7 +215,7 @@ class Committer:
             self._deliver()
 
     def _now(self) -> int:
-        """Read the clock, under the write lock; one that tells no time is a typed error."""
+        """Read the clock, under the write lock; an answer that is not a time is a typed error."""
         try:
             now = self._clock.now_ms()
             if type(now) is int and 0 <= now <= MAX_INTEGER:
@@ -316,7 +316,7 @@ class Committer:
         self._stage = "committed"
 
     def _check_landing(self) -> None:
-        """Give no answer for a commit that went into a file that nobody will read."""
+        """Acknowledge no commit that went into a file without a name, which no reader opens."""
         if self._files is None:
             return
         try:
@@ -364,7 +364,7 @@ class Committer:
         self._batch = ()
 
     def _alone(self, job: Job[object]) -> None:
-        """Run one job in a transaction of its own."""
+        """Run one job in its own transaction."""
         with self._gate:
             if job.abandoned:
                 return

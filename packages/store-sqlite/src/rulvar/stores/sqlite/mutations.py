@@ -137,7 +137,7 @@ def release(tx: Transaction, lease: Lease) -> None:
 
 
 def acquire(tx: Transaction, run_id: str, owner: str, ttl_ms: int) -> Lease:
-    """Grant the next epoch unless somebody has the run."""
+    """Grant the next epoch unless the run is held."""
     epoch = _next_epoch(tx, run_id)
     tx.connection.execute(schema.ACQUIRE, (run_id, owner, epoch, tx.now))
     if tx.connection.changes() != 1:
@@ -146,7 +146,7 @@ def acquire(tx: Transaction, run_id: str, owner: str, ttl_ms: int) -> Lease:
 
 
 def seize(tx: Transaction, run_id: str, owner: str, ttl_ms: int, over: Lease | None) -> Lease:
-    """Grant the next epoch, whoever has the run, or while ``over`` is its present lease."""
+    """Grant the next epoch, also while the run is held; with ``over``, only over that lease."""
     epoch = _next_epoch(tx, run_id)
     if over is None:
         tx.connection.execute(schema.SEIZE, (run_id, owner, epoch))
@@ -160,7 +160,7 @@ def seize(tx: Transaction, run_id: str, owner: str, ttl_ms: int, over: Lease | N
 
 
 def revive(tx: Transaction, lease: Lease, ttl_ms: int) -> Lease:
-    """Grant the next epoch to the holder of an expired lease that nobody has taken."""
+    """Grant the next epoch to the holder of an expired lease whose run was not taken since."""
     run_id = lease.run_id
     epoch = _next_epoch(tx, run_id)
     tx.connection.execute(schema.REVIVE, (run_id, lease.owner, lease.epoch, tx.now, epoch))

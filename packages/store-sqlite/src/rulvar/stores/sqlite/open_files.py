@@ -9,8 +9,8 @@ database, its log and its index still stand for the files that are open (`OpenFi
 connection in WAL mode holds a shared lock on the database, and only who gets that file to
 itself, the last one to close, may delete ``-wal`` and ``-shm``. Recovery, checkpoints and
 truncation keep both files. So a ``-wal`` that is another file than the one opened was taken away
-by something that knows nothing of SQLite's locks: what is committed then goes where nobody
-reads it. The names are asked with ``stat`` alone: closing a handle on one of these files would
+by something that knows nothing of SQLite's locks: what is committed then goes where no reader
+looks. The names are asked with ``stat`` alone: closing a handle on one of these files would
 drop every lock that this process holds on it.
 """
 
@@ -43,13 +43,13 @@ __all__ = [
 ]
 
 Identity = tuple[int, int]
-"""Device and inode: what tells a file from another that took its name."""
+"""Device and inode: what distinguishes a file from another that took its name."""
 
 _DESCRIPTORS = ("/proc/self/fd", "/dev/fd")
 
 
 def identity_of(path: str) -> Identity:
-    """Return what tells a file from another that took its name."""
+    """Return what distinguishes a file from another that took its name."""
     found = os.stat(path)  # noqa: PTH116 - never a handle
     return (found.st_dev, found.st_ino)
 

@@ -61,7 +61,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "epochs": ("run_id", "epoch"),
     "blobs": ("ref", "run_id", "data"),
 }
-"""A file whose tables of these names have other columns is somebody else's."""
+"""A file whose tables of these names have other columns is another application's."""
 
 NAMES_PRESENT = "SELECT name FROM sqlite_schema"
 COLUMN_NAMES = "SELECT name FROM pragma_table_info(?1) ORDER BY cid"
@@ -121,7 +121,7 @@ DELETE_RUN_FENCED = (
     f"DELETE FROM meta WHERE run_id = ?1 AND {LIVE}",
     f"DELETE FROM leases WHERE {MINE}",
 )
-"""The lease goes last: until then it guards the others, and its own count tells the outcome."""
+"""The lease goes last: until then it guards the others, and the count of its rows is the outcome."""
 DELETE_BLOBS = "DELETE FROM blobs WHERE run_id = ?1"
 DELETE_BLOBS_FENCED = f"DELETE FROM blobs WHERE run_id = ?1 AND {LIVE}"
 

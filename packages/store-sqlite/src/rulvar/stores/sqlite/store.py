@@ -41,7 +41,7 @@ _DEFAULT_BUSY_MS = 5_000
 
 
 class SqliteStore:
-    """A store in one SQLite file: whoever holds a dead lease changes nothing in it.
+    """A store in one SQLite file: the holder of a dead lease changes nothing in it.
 
     The store and its twin, `transcripts`, commit in the same database, so that one lease
     fences journal, row, blobs and deletion alike (contract.md#the-fence). A store
@@ -58,11 +58,11 @@ class SqliteStore:
     machine ever opens it. ``read_only`` opens a file that is there, to look at it: neither the
     database nor its log is ever written, also when it closes, and every call that would change
     something is refused as `ConfigError`. ``permissions`` is who may use the files of a new
-    database: ``"private"`` (its user alone) or ``"umask"`` (whoever the process lets by its
+    database: ``"private"`` (its user alone) or ``"umask"`` (whom the process lets by its
     umask); a file that is there keeps its own.
 
     Raises `ConfigError` for a wrong option or path, `StoreBusyError` when others kept the
-    file locked while it was opened, `StoreCorruptError` for what is no database.
+    file locked while it was opened, `StoreCorruptError` for what is not a database.
     """
 
     def __init__(
@@ -333,7 +333,7 @@ class SqliteStore:
         )
 
     def revive(self, lease: Lease, /) -> Lease:
-        """Grant the next epoch to the holder of an expired lease that nobody has taken.
+        """Grant the next epoch to the holder of an expired lease whose run was not taken since.
 
         Raises: `LeaseHeldError` for every other lease, with its reason, changing nothing; a
         live one is refused as ``held`` naming its own owner and epoch.
