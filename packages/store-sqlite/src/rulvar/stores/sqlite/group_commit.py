@@ -1,8 +1,8 @@
 """Group commit: concurrent callers of one store share transactions.
 
 Each caller is fenced by itself: it brings a `Job` whose work is one mutation with its own
-condition. One of the callers *leads*: it begins, takes the callers that wait by then, runs their work,
-commits once, and hands out the answers, refusals too, after the COMMIT. Then it names the
+condition. One of the callers *leads*: it begins, takes the callers that wait by then, runs their
+work, commits once, and hands out the answers, refusals too, after the COMMIT. Then it names the
 next leader among those who wait, so that newcomers do not barge in.
 
 The rules that keep an interrupt (KeyboardInterrupt, at any instruction of the main thread)

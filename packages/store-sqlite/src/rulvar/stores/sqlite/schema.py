@@ -121,7 +121,7 @@ DELETE_RUN_FENCED = (
     f"DELETE FROM meta WHERE run_id = ?1 AND {LIVE}",
     f"DELETE FROM leases WHERE {MINE}",
 )
-"""The lease goes last: until then it guards the others, and the count of its rows is the outcome."""
+"""The lease goes last: until then it guards the others, and its count is the outcome."""
 DELETE_BLOBS = "DELETE FROM blobs WHERE run_id = ?1"
 DELETE_BLOBS_FENCED = f"DELETE FROM blobs WHERE run_id = ?1 AND {LIVE}"
 
