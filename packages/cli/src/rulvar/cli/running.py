@@ -15,13 +15,14 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from rulvar.core.engine.code.afterlife import abandon
+from rulvar.core.engine.segment.culprits import CANCELLED, STOPPED, blame
 from rulvar.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Generator
 
 __all__ = ["end_now", "leave", "run_to_end"]
 
@@ -45,13 +46,15 @@ def run_to_end(main: Coroutine[object, object, T]) -> T:
     """Run a coroutine as `asyncio.run` does, but do not wait for tasks that ignore cancellation.
 
     Raises what ``main`` raises, and `ConfigError` where user code has stopped the loop or
-    cancelled the command's own task.
+    cancelled the command's own task: that is a death of the run whose code it was, or of all
+    that were executing.
     """
     _ran.append(True)
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
         loop.set_default_executor(threads)
+        loop.set_task_factory(_make_main)
         try:
             return runner.run(main)
         except asyncio.CancelledError:
@@ -60,6 +63,7 @@ def run_to_end(main: Coroutine[object, object, T]) -> T:
         except RuntimeError as error:
             if not asyncio.all_tasks(loop) or error.args != (_STOPPED,):
                 raise
+            blame(loop, STOPPED)
             message = f"workflow code stopped the event loop of the command: {_REMEDY}"
             raise ConfigError(message) from None
         finally:
@@ -67,6 +71,23 @@ def run_to_end(main: Coroutine[object, object, T]) -> T:
             threads.shutdown(wait=False, cancel_futures=True)
             # The runner waits for the threads of the default one: of this there are none.
             loop.set_default_executor(ThreadPoolExecutor(1))
+
+
+class _MainTask(asyncio.Task[T]):
+    """The command's own task: nothing but user code cancels it while it has runs."""
+
+    def cancel(self, msg: Any | None = None) -> bool:  # noqa: ANN401 - the signature is asyncio's
+        blame(self.get_loop(), CANCELLED)
+        return super().cancel(msg)
+
+
+def _make_main(
+    loop: asyncio.AbstractEventLoop,
+    main: Coroutine[Any, Any, T] | Generator[Any, None, T],
+    **options: Any,  # noqa: ANN401 - whatever asyncio hands on
+) -> asyncio.Task[T]:
+    loop.set_task_factory(None)  # the first task is the main one
+    return _MainTask(main, loop=loop, **options)
 
 
 async def _end_tasks() -> None:

@@ -26,6 +26,7 @@ from rulvar.core.engine.kernel.replay import unknown_entry
 from rulvar.core.engine.lease.ownership import ExternalLease, OwnedLease
 from rulvar.core.engine.segment.begin import BegunSegment, BeingCancelled, begin_segment
 from rulvar.core.engine.segment.blocking import blocked_by
+from rulvar.core.engine.segment.culprits import watch_code
 from rulvar.core.engine.segment.lifecycle import CURRENT, Segment
 from rulvar.core.engine.segment.scope import Scope
 from rulvar.core.errors import (
@@ -88,6 +89,7 @@ async def drive(
         replay=begun_segment.replay,
     )
     segment.attempts.update(begun_segment.attempts)
+    watch_code(segment)
     on_live(segment)
     writer.emit = segment.emit
     if isinstance(ownership, ExternalLease):
@@ -276,7 +278,10 @@ async def _conclude(segment: Segment, begun_segment: BegunSegment, result: _Resu
         await segment.store.call(partial(_record_block, segment, begun_segment, segment.blocked))
         raise segment.blocked
     if ending is Ending.STOPPED:
-        await segment.store.call(partial(_in_order, segment.runtime, segment.writer))
+        if segment.fatal is None:
+            await segment.store.call(partial(_in_order, segment.runtime, segment.writer))
+        else:
+            _log.error("run %r: its code %s: that is a death", segment.run_id, segment.fatal)
         return _outcome(segment, "running", _Result())
     if ending is Ending.SUSPENDED:
         return await _settle(segment, begun_segment, "suspended", _Result())

@@ -15,6 +15,7 @@ from rulvar.core.engine.driver import drive
 from rulvar.core.engine.io.bridge import on_loop
 from rulvar.core.engine.kernel.endings import Ending, SegmentEnded
 from rulvar.core.engine.lease.ownership import OwnedLease
+from rulvar.core.engine.segment.culprits import SegmentTask
 from rulvar.core.engine.segment.lifecycle import CURRENT
 from rulvar.core.errors import StoreError
 from rulvar.core.records import TERMINAL_STATUSES
@@ -56,8 +57,8 @@ class RunHandle:
         self._asked: Ending | None = None
         self._began = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._task = self._loop.create_task(
-            self._drive(request, take), name=f"rulvar-segment:{run_id}"
+        self._task = SegmentTask(
+            self._drive(request, take), loop=self._loop, name=f"rulvar-segment:{run_id}"
         )
         # What other loops wait on; running, so that nobody who waits can cancel it.
         self._over: Future[RunOutcome] = Future()

@@ -102,6 +102,8 @@ class Segment:
         self.body: asyncio.Task[object] | None = None
         self.over: asyncio.Future[object] = self.loop.create_future()
         self.failure: Exception | None = None
+        self.fatal: str | None = None
+        """What its code has done that ends its process (`culprits`)."""
         self.left_behind: asyncio.Future[object] = self.loop.create_future()
         self._afterlife = Afterlife()
         self.children: dict[str, ChildHandle] = {}
