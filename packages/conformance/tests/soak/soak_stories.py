@@ -1,4 +1,4 @@
-"""Histories for the referee: told by hand, one event after another, or simulated over a store."""
+"""Histories for the checker: told by hand, one event after another, or simulated over a store."""
 
 from __future__ import annotations
 

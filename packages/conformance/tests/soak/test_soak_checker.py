@@ -1,4 +1,4 @@
-"""The referee: every class of violation is provoked, and a sound history is passed."""
+"""The checker: every class of violation is provoked, and a sound history is passed."""
 
 from __future__ import annotations
 
@@ -501,7 +501,7 @@ def test_the_tally_counts_what_was_tried_and_what_became_of_it() -> None:
 def test_a_run_without_a_last_look_cannot_be_judged_when_the_storm_is_over() -> None:
     story = Story()
     story.append(story.grant(1))
-    with pytest.raises(DamagedReportError, match="'r' was not looked at"):
+    with pytest.raises(DamagedReportError, match="'r' was not read"):
         judge(story.history())
     assert judge(story.history(), ended=False).sound
 

@@ -54,7 +54,7 @@ class Puppet:
 
 
 class Scene:
-    """Three contestants, two bystanders, and a clock that stands still until it is told."""
+    """Three workers, two background, and a clock that stands still until it is told."""
 
     def __init__(self, folder: Path) -> None:
         self.now = 10_000 * MS
@@ -108,7 +108,7 @@ class Scene:
     def trap(self, process: int) -> Puppet:
         who = self.puppets[process - 1]
         who.notice.said = True
-        self.faults.trap()
+        self.faults.note_self_stops()
         assert who.frozen
         return who
 
@@ -137,11 +137,11 @@ def test_a_stop_inside_a_commit_is_recognized_and_ended_at_once(scene: Scene) ->
     waiting = [scene.event(number) for number in (2, 3)]
     assert scene.turn(5) == []
     assert scene.turn(20) == [1]
-    assert scene.reported() == [("trapped", 1)]
+    assert scene.reported() == [("self-stopped", 1)]
     for number, name in zip((2, 3), waiting, strict=True):
         scene.through(number, name)
     scene.turn(1)
-    assert scene.reported() == [("stopped-in-commit", 1), ("trapped", 1)]
+    assert scene.reported() == [("self-stopped", 1), ("stopped-in-commit", 1)]
 
 
 def test_what_others_wait_for_all_the_same_was_no_stop_inside_a_commit(scene: Scene) -> None:
@@ -152,7 +152,7 @@ def test_what_others_wait_for_all_the_same_was_no_stop_inside_a_commit(scene: Sc
     scene.turn(100)
     scene.through(2)
     scene.turn(1)
-    assert scene.reported() == [("trapped", 1)]
+    assert scene.reported() == [("self-stopped", 1)]
 
 
 def test_a_stop_lasts_while_anybody_else_goes_through(scene: Scene) -> None:
@@ -185,9 +185,9 @@ def test_a_stop_ends_by_its_time_whatever_happens(scene: Scene) -> None:
 
 
 def test_enough_others_are_left_to_take_over(scene: Scene) -> None:
-    assert scene.faults.traps
+    assert scene.faults.self_stops
     scene.trap(1)
-    assert not scene.faults.traps
+    assert not scene.faults.self_stops
 
 
 def test_the_same_seed_stops_the_same_processes_for_the_same_times(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rulvar.conformance.soak.coverage import CoverageMatrix
     from rulvar.conformance.soak.history import Operation, Outcome
 
-QUORUM = CI.goals
+GOALS = CI.goals
 
 
 def matrix() -> CoverageMatrix:
@@ -31,20 +31,20 @@ def matrix() -> CoverageMatrix:
 
 
 def enough(here: CoverageMatrix) -> Progress:
-    """Return counts that reach the quorum exactly, as far as each cell goes."""
+    """Return counts that reach the coverage goals exactly, as far as each cell goes."""
     progress = Progress()
     for op in (*here.surfaces, *here.grants):
-        progress.accepted[op] = max(QUORUM.per_surface, QUORUM.accepted)
-        progress.overtaken[op] = QUORUM.overtaken // 2 if op == "revive" else QUORUM.overtaken
+        progress.accepted[op] = max(GOALS.per_surface, GOALS.accepted)
+        progress.overtaken[op] = GOALS.overtaken // 2 if op == "revive" else GOALS.overtaken
     for cell in here.cells:
-        progress.refused[cell] = QUORUM.per_cell
-    progress.refused["append", ""] = QUORUM.refused
+        progress.refused[cell] = GOALS.per_cell
+    progress.refused["append", ""] = GOALS.refused
     for death in here.fatal:
-        progress.takeovers[death] = QUORUM.per_death
-    progress.takeovers[""] = QUORUM.takeovers
-    progress.faults["stopped"] = QUORUM.stops
-    progress.faults["killed"] = QUORUM.kills
-    progress.faults["forked"] = QUORUM.forks
+        progress.takeovers[death] = GOALS.per_death
+    progress.takeovers[""] = GOALS.takeovers
+    progress.faults["stopped"] = GOALS.stops
+    progress.faults["killed"] = GOALS.kills
+    progress.faults["forked"] = GOALS.forks
     return progress
 
 
@@ -56,22 +56,22 @@ def report(
         plan=CI,
         matrix=here,
         progress=progress,
-        thin=tuple(shortfall(progress, here, QUORUM)),
+        thin=tuple(shortfall(progress, here, GOALS)),
         verdict=Verdict(violations=violations, tally=Tally()),
         seconds=1.0,
         folder=None,
     )
 
 
-# --- the quorum -----------------------------------------------------------------------------
+# --- the goals -----------------------------------------------------------------------------
 
 
 def test_exactly_enough_is_enough() -> None:
     here = matrix()
-    assert shortfall(enough(here), here, QUORUM) == []
+    assert shortfall(enough(here), here, GOALS) == []
     passed = report(enough(here), here)
     assert passed.passed
-    assert passed.words() == "PASSED: no violation, and the quorum was reached"
+    assert passed.words() == "PASSED: no violation, and every coverage goal was reached"
     assert passed.text().endswith(passed.words())
 
 
@@ -80,7 +80,7 @@ def test_every_single_cell_that_is_thin_keeps_a_storm_from_passing() -> None:
     for cell in here.cells:
         progress = enough(here)
         progress.refused[cell] -= 1
-        (thin,) = shortfall(progress, here, QUORUM)
+        (thin,) = shortfall(progress, here, GOALS)
         assert (thin.surface, thin.death, thin.missing) == (*cell, 1)
         assert not report(progress, here).passed
         assert thin_names([thin]) == {f"{cell[0]} {cell[1]}": 1}
@@ -97,22 +97,22 @@ def test_every_other_number_counts_as_well() -> None:
         for key in keys:
             progress = enough(here)
             getattr(progress, counter)[key] = 1
-            (thin,) = shortfall(progress, here, QUORUM)
+            (thin,) = shortfall(progress, here, GOALS)
             assert thin.have == 1
             assert not report(progress, here).passed
     for op in ops:
         progress = enough(here)
         progress.accepted[op] = 0
-        (thin,) = shortfall(progress, here, QUORUM)
-        assert str(thin) == f"{op} accepted: 0 of {QUORUM.per_surface}"
+        (thin,) = shortfall(progress, here, GOALS)
+        assert str(thin) == f"{op} accepted: 0 of {GOALS.per_surface}"
 
 
 def test_the_whole_storm_has_its_own_numbers() -> None:
     here = matrix()
     for name, goals, words in (
-        ("accepted", replace(QUORUM, accepted=1 << 40), "accepted mutations: "),
-        ("refused", replace(QUORUM, refused=1 << 40), "refused mutations: "),
-        ("takeovers", replace(QUORUM, takeovers=1 << 40), "takeovers: "),
+        ("accepted", replace(GOALS, accepted=1 << 40), "accepted mutations: "),
+        ("refused", replace(GOALS, refused=1 << 40), "refused mutations: "),
+        ("takeovers", replace(GOALS, takeovers=1 << 40), "takeovers: "),
     ):
         (thin,) = shortfall(enough(here), here, goals)
         assert thin.surface == f"<{name}>"
@@ -135,7 +135,7 @@ def test_a_calm_is_no_pass_and_says_what_is_missing() -> None:
     calm = report(Progress(), here)
     assert not calm.passed
     assert calm.words().startswith("NOT PROVEN")
-    assert "below the quorum: takeovers" in calm.text()
+    assert "below the coverage goals: takeovers" in calm.text()
     assert json.loads(calm.json_text())["passed"] is False
 
 

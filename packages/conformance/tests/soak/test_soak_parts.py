@@ -63,7 +63,7 @@ def test_orders_arrive_whole_and_the_end_of_them_too(tmp_path: Path) -> None:
         frozen={"2": (3, 4)},
         thin={"append stopped": 3},
         dead_share=0.25,
-        traps=True,
+        self_stops=True,
     )
     publish(tmp_path, orders)
     file = OrdersFile(tmp_path)
@@ -256,7 +256,7 @@ def test_the_next_life_has_the_leases_whose_end_nobody_knew(tmp_path: Path) -> N
     assert inherit(tmp_path, 1, 2) == []
 
 
-# --- misfortune -----------------------------------------------------------------------------
+# --- local fault -----------------------------------------------------------------------------
 
 
 def test_a_clock_that_was_wrong_is_set_right_and_reported(tmp_path: Path) -> None:

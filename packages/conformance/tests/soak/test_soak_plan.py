@@ -71,7 +71,7 @@ def test_the_long_form_is_what_a_release_is_held_to() -> None:
 
 
 @pytest.mark.parametrize("name", asdict(CI.goals))
-def test_nothing_at_all_is_no_quorum(name: str) -> None:
+def test_nothing_at_all_is_not_a_coverage_goal(name: str) -> None:
     for number in (0, -1):
         with pytest.raises(ConfigError, match=f"{name}={number}"):
             CoverageGoals(**{name: number})

@@ -53,7 +53,7 @@ def remove(folder: Path | None) -> None:
 
 @pytest.mark.storm
 @pytest.mark.timeout(180)
-def test_sqlite_is_stormed_to_the_quorum_without_a_violation() -> None:
+def test_sqlite_is_stormed_to_the_coverage_goals_without_a_violation() -> None:
     told: list[str] = []
     report = soak(StoreAtUrl("sqlite:///s.db?durability=normal"), SHORT, progress=told.append)
     assert report.passed, report.text()
@@ -63,7 +63,7 @@ def test_sqlite_is_stormed_to_the_quorum_without_a_violation() -> None:
     found = report.to_json()
     assert found["violations"] == []
     assert set(found["takeovers"]) >= {"stopped", "killed", "stalled", "blocked", "clock"}
-    assert found["faults"]["trapped"] >= 1
+    assert found["faults"]["self-stopped"] >= 1
     assert found["looks"] > found["runs"]
 
 
@@ -80,7 +80,7 @@ def test_sqlite_is_stormed_to_the_quorum_without_a_violation() -> None:
         "sqlite-seize-over-checks-first",
     ],
 )
-def test_a_broken_store_is_caught_within_the_default_quorum(name: str) -> None:
+def test_a_broken_store_is_caught_within_the_default_goals(name: str) -> None:
     report = gallery_soak.storm_once(DEFECTS[name], replace(CI, seed=1))
     assert gallery_soak.caught(report), report.text()
 

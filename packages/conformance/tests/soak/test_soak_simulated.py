@@ -1,4 +1,4 @@
-"""The referee over simulated storms: any interleaving over a sound store, and broken ones."""
+"""The checker over simulated storms: any interleaving over a sound store, and broken ones."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def _stories(certificate: Certificate) -> Iterator[str]:
     if len(broken) > _STORIES:
         yield "-" * 78
         yield (
-            f"{len(broken) - _STORIES} more failed, listed below: --only ID tells of one, "
+            f"{len(broken) - _STORIES} more failed, listed below: --only ID shows one, "
             "--certificate FILE of all"
         )
         yield ""

@@ -402,7 +402,7 @@ def _levels(level: Level | str | Iterable[Level | str] | None) -> tuple[Level, .
             found.append(Level(each))
         except ValueError as error:
             known = ", ".join(Level)
-            message = f"{each!r} is no level: use one of {known}"
+            message = f"{each!r} is not a level: use one of {known}"
             raise ConfigError(message) from error
     if not found:
         message = "no level is claimed: name one, or leave level out for what the store declares"

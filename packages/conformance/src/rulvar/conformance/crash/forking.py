@@ -100,7 +100,7 @@ def _ended(status: int, said: bytes, job: Job) -> Ended:
     if status == -signal.SIGALRM:
         return Ended("hung", text=f"it had not ended after {job.deadline_s} s")
     if not said:
-        return Ended("ended", text=f"it ended with status {status} and said nothing")
+        return Ended("ended", text=f"it ended with status {status} without an answer")
     kind, value = cast("tuple[str, object]", pickle.loads(said))  # noqa: S301 - our own process
     if kind == "raised":
         return Ended("raised", text=str(value).rstrip())

@@ -136,7 +136,9 @@ def _records(kept: ExpectedState, run: str, found: RunState) -> Iterator[Finding
     if strange:
         seqs = ", ".join(map(str, strange))
         yield Finding(
-            "acknowledged", f"only records of {run!r} that somebody appended", f"seq {seqs} too"
+            "acknowledged",
+            f"only records of {run!r} that were appended by a process of this case",
+            f"seq {seqs} too",
         )
 
 
@@ -240,7 +242,7 @@ def deaths(state: Snapshot, *, died: bool, hands_over: bool) -> Iterator[Finding
         entries = entries_of(run, found)
         told = [(at, death) for at, each in enumerate(entries) if (death := recovered_of(each))]
         if len(told) > died:
-            expected = f"{int(died)} death of {run!r} told at most"
+            expected = f"{int(died)} death of {run!r} journalled at most"
             yield Finding("deaths", expected, f"{[death.segment for _, death in told]}")
         for at, death in told:
             before = entries[:at]
@@ -289,7 +291,9 @@ def _untold(run: str, entries: list[JournalEntry], told: set[int | None]) -> Ite
             wrote[number] = wrote.get(number, False) or settles
     for number, has_settled in sorted(wrote.items())[:-1]:
         if not has_settled and number not in told:
-            yield Finding("deaths", f"the death of segment {number} of {run!r} told", "nothing")
+            yield Finding(
+                "deaths", f"the death of segment {number} of {run!r} journalled", "nothing"
+            )
 
 
 # --- what was paid ------------------------------------------------------------------------

@@ -237,7 +237,7 @@ def _no_lease(stores: Stores, kept: ExpectedState) -> Iterator[Finding]:
             continue
         to_victim = kept.granted_to.get((run, lease.epoch)) == "victim"
         if lease.live or not to_victim:
-            yield Finding("leases", f"nobody has {run!r}", f"{lease}")
+            yield Finding("leases", f"no process holds {run!r}", f"{lease}")
     for run in sorted(kept.runs):
         try:
             taken = journal.acquire(run, "kill-points-judge")

@@ -58,7 +58,7 @@ class Reference:
         for part in self.name.split("."):
             found = getattr(found, part)
         if not callable(found):
-            message = f"{self.module}.{self.name} is no function"
+            message = f"{self.module}.{self.name} is not a function"
             raise ConfigError(message)
         return found
 

@@ -99,7 +99,7 @@ def _show_guards(given: argparse.Namespace) -> bool:
         if not guards:
             calls = ", ".join(sorted({guard.call for guard in GUARDS}))
             message = (
-                f"there is no guard {name!r}: give one as the report names it (append:unit), or "
+                f"unknown guard {name!r}: give one as the report names it (append:unit), or "
                 f"all of a call ({calls})"
             )
             raise ConfigError(message)

@@ -1,4 +1,4 @@
-"""The soak: real processes storm one store, and a referee judges what they did to it.
+"""The soak: worker processes attack one store at once, and a checker judges the history.
 
     from rulvar.conformance import StoreAtUrl
     from rulvar.conformance.soak import Plan, soak
@@ -9,8 +9,8 @@
 
 Reading order: `history` (what is recorded of every attempt, in a form that survives SIGKILL),
 `serial_order` and `checker` (the one serial history that the epochs promise, held against what was
-seen); then `plan` (what is chosen, and the quorum), `worker` (what a process does), `faults`
-(what is done to it) and `run` (which brings it all together).
+seen); then `plan` (what is chosen) and `coverage` (when it is enough), `worker` (what a process
+does), `faults` (what is done to it) and `run` (which brings it all together).
 """
 
 from __future__ import annotations

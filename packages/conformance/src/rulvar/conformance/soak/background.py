@@ -116,7 +116,7 @@ class LiveChecker:
         self._next = 0
 
     def turn(self) -> tuple[Violation, ...]:
-        """Begin when it is time; return what was found. Raises what the referee raised."""
+        """Begin when it is time; return what was found. Raises what the checker raised."""
         if self._thread is not None and self._thread.is_alive():
             return ()
         if self._error is not None:
@@ -140,7 +140,7 @@ class LiveChecker:
             self._error = error
 
     def end(self) -> None:
-        """End the process; what it was about to find, the referee finds at the end."""
+        """End the process; what it was about to find, the checker finds at the end."""
         if self._child is not None:
             self._child.end()
         if self._thread is not None:

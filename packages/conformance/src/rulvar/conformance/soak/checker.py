@@ -1,4 +1,4 @@
-"""The referee: a history in, a verdict out, and no I/O.
+"""The checker: a history in, a verdict out, and no I/O.
 
 It knows nothing of stores. From what the processes reported it rebuilds, for each run, the
 one serial history that the epochs promise (`serial`), and holds against it:
@@ -60,7 +60,7 @@ def judge(history: History, *, ended: bool = True) -> Verdict:
     violations: list[Violation] = []
     for run_id in sorted({*runs, *looks}):
         if ended and not any(look.lease is None for look in looks[run_id]):
-            message = f"run {run_id!r} was not looked at when the storm was over"
+            message = f"run {run_id!r} was not read after the workers had ended"
             raise DamagedReportError(message)
         run = _Run(run_id, runs[run_id], looks[run_id], everything, tally)
         violations += run.violations()
@@ -228,7 +228,9 @@ class _Run:
         for each in self._attempts:
             lease = each.lease
             if each.death == FORKED and each.returned_at is not None and each.reason != FORKED:
-                words = f"{each.op} {each.id}, made by a forked child, came to {each.outcome}"
+                words = (
+                    f"{each.op} {each.id}, made by a forked child was not refused: {each.outcome}"
+                )
                 yield (ViolationKind.FORKED_ACCEPTANCE, words, each)
             if each.outcome != "landed" or lease is None:
                 continue

@@ -40,30 +40,35 @@ def _fast(url: str) -> tuple[str, tuple[str, ...]]:
         place.discard()
     note = (
         "durability=normal was asked for: a process that is killed proves nothing about a power "
-        "loss, and waiting for the disk would only make the storm milder"
+        "loss, and waiting for the disk would only slow the workers down"
     )
     return fast, (note,)
 
 
-@click.command("soak", short_help="Storm the store at URL with processes that stop and die.")
+@click.command(
+    "soak", short_help="Try the store at URL with processes that are stopped and killed."
+)
 @click.argument("url")
 @click.option("--long", "is_long", is_flag=True, help="Some minutes, as before a release.")
 @click.option(
     "--seed", type=click.IntRange(min=0), metavar="N", help="Make the random choices again."
 )
-@click.option("--processes", type=int, metavar="N", help="How many storm at once.")
-@click.option("--accepted", type=int, metavar="N", help="At least so many accepted mutations.")
-@click.option("--refused", type=int, metavar="N", help="At least so many refused ones.")
-@click.option("--takeovers", type=int, metavar="N", help="At least so many takeovers.")
+@click.option("--processes", type=int, metavar="N", help="How many worker processes.")
+@click.option("--accepted", type=int, metavar="N", help="At least this many accepted mutations.")
+@click.option("--refused", type=int, metavar="N", help="At least this many refused mutations.")
+@click.option("--takeovers", type=int, metavar="N", help="At least this many takeovers.")
 @click.option(
-    "--overtaken", type=int, metavar="N", help="At least so many overtaken calls of each surface."
+    "--overtaken",
+    type=int,
+    metavar="N",
+    help="At least this many overtaken calls of each mutation.",
 )
 @click.option("--ttl", type=int, metavar="MS", help="How long a lease lives, in milliseconds.")
 @click.option(
     "--deadline",
     type=float,
     metavar="SECONDS",
-    help="When it ends as not proven, if too little has happened.",
+    help="When it ends as not proven if a coverage goal is not reached.",
 )
 @click.option("--keep", is_flag=True, help="Keep the reports of the processes after a pass too.")
 @click.option("--report", metavar="FILE", help="Write the report (JSON) there too.")
@@ -88,11 +93,11 @@ def soak_command(  # noqa: PLR0917 - click passes them by name
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Storm the store at URL with processes that are stopped, killed and superseded.
+    """Try the store at URL with worker processes that are stopped, killed and superseded.
 
     Ends at the first violation, or when enough has happened: on every surface, under every
     kind of death. Leaves with 0 only when nothing was broken and enough was tried. A relative
-    path, and @tmp@, are put into a new folder; at any other place the runs that the storm
+    path, and @tmp@, are put into a new folder; at any other place the runs that the soak
     made are deleted again when it has passed, and their tombstones stay.
 
     Without options it is 4 processes and about a minute; it goes on to its deadline of 180

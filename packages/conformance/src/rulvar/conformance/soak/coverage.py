@@ -123,7 +123,7 @@ def coverage_of(stores: StorePair) -> CoverageMatrix:
     journal, notes = stores.journal, []
     if not has_leases(journal):
         message = (
-            f"{type(journal).__name__} has no leases, so there is nothing to storm: a soak needs "
+            f"{type(journal).__name__} has no leases, so a soak has nothing to try: it needs "
             "acquire, renew and release, and an append that takes a lease"
         )
         raise ConfigError(message)

@@ -31,7 +31,7 @@ _PAUSE_MS = 50.0
 _HUNTED = 0.5
 _SHORT = 0.1
 _EAGER = 0.6
-_BYSTANDER = 0.03
+_BACKGROUND = 0.03
 _RARER = 4
 _KILL_PAUSE_MS = 1_500.0
 _NUDGE_S = 0.2
@@ -64,7 +64,7 @@ class Faults:
         recorder: Recorder,
         progress: Progress,
         workers: Sequence[WorkerProcess],
-        bystanders: Sequence[WorkerProcess],
+        background: Sequence[WorkerProcess],
         *,
         seizes: bool = True,
     ) -> None:
@@ -73,7 +73,7 @@ class Faults:
         self._recorder = recorder
         self._progress = progress
         self._workers = workers
-        self._bystanders = bystanders
+        self._background = background
         self._frozen: list[_Freeze] = []
         self._suspects: list[tuple[_Freeze, int]] = []
         # A run that can be seized is taken at once, or others have no wish for it.
@@ -84,7 +84,7 @@ class Faults:
         self.frozen: dict[str, tuple[int, int]] = {}
         """From when to when each process was stopped last: told before it goes on."""
         self._words = [(each, each.notice) for each in workers]
-        self._trapped: set[int] = set()
+        self._self_stopped: set[int] = set()
         self.thin: frozenset[str] = frozenset()
         """What is still missing, by name."""
         self.killed: list[WorkerProcess] = []
@@ -107,10 +107,10 @@ class Faults:
     def thawed(self, who: WorkerProcess) -> None:
         """Take note that a process goes on."""
         began, ended = self.frozen[str(who.process)]
-        kind = "stopped" if who in self._workers else "bystander-stopped"
-        if who.process in self._trapped:
-            self._trapped.discard(who.process)
-            kind = "trapped"
+        kind = "stopped" if who in self._workers else "background-stopped"
+        if who.process in self._self_stopped:
+            self._self_stopped.discard(who.process)
+            kind = "self-stopped"
         self._recorder.fault(kind, who.process, began, ended)
 
     def end(self) -> list[WorkerProcess]:
@@ -130,18 +130,18 @@ class Faults:
     def _stop(self, instant: int) -> None:
         pause = self._choices.expovariate(1 / _PAUSE_MS) * self._rarer("<stops>", " stopped")
         self._next_stop = instant + int(pause * _MS)
-        bystander = self._choices.random() < _BYSTANDER
+        background = self._choices.random() < _BACKGROUND
         free = [
             each
-            for each in (self._bystanders if bystander else self._workers)
+            for each in (self._background if background else self._workers)
             if not each.frozen and self._is_up(each)
         ]
-        if not free or (not bystander and len(free) <= self._least):
+        if not free or (not background and len(free) <= self._least):
             return
         who = self._choices.choice(free)
-        hunted = not bystander and self._chance(_HUNTED)
+        hunted = not background and self._chance(_HUNTED)
         low, high = self._patience if hunted else (1.1, 2.0)
-        if bystander or (not hunted and self._chance(_SHORT)):
+        if background or (not hunted and self._chance(_SHORT)):
             low, high = (0.01, 0.5)
         length = self._choices.uniform(low, high)
         who.freeze()
@@ -157,7 +157,7 @@ class Faults:
             )
         )
 
-    def trap(self) -> None:
+    def note_self_stops(self) -> None:
         """Take note of processes that have stopped themselves, in the middle of a call."""
         for who, notice in self._words:
             if notice.heard() and not who.frozen and not who.ended:
@@ -168,10 +168,10 @@ class Faults:
                 self._frozen.append(
                     _Freeze(who, began, until, eager=True, hunted=True, through=through)
                 )
-                self._trapped.add(who.process)
+                self._self_stopped.add(who.process)
 
     @property
-    def traps(self) -> bool:
+    def self_stops(self) -> bool:
         """Whether enough others are left to take over from one that stops itself."""
         free = [each for each in self._workers if not each.frozen and self._is_up(each)]
         return len(free) > self._least
@@ -216,7 +216,7 @@ class Faults:
         who = freeze.who
         if who.ended or instant >= freeze.until:
             return True
-        if who in self._bystanders:
+        if who in self._background:
             return False
         if freeze.eager and self._is_taken(freeze):
             return True
@@ -277,6 +277,6 @@ class Faults:
         self._frozen = [each for each in self._frozen if each.who is not who]
         began = now()
         who.kill()
-        self._trapped.discard(who.process)
+        self._self_stopped.discard(who.process)
         self._recorder.fault("killed", who.process, began, now())
         self.killed.append(who)

@@ -3,7 +3,7 @@
 The child makes every call with its parent's stores and its parent's lease: each must be refused
 as `StoreForkedError`. Then it opens the place anew. A store may refuse that; where it does not,
 the child works on a run under an owner string that nobody else has, and is held to what any
-process is. It reports as a process with a number that is not its parent's, so the referee
+process is. It reports as a process with a number that is not its parent's, so the checker
 judges both alike: what the parent does meanwhile must stay whole as well.
 """
 

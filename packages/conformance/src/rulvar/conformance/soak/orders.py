@@ -34,7 +34,7 @@ class Orders:
     to when it was stopped last; ``targets`` are the runs that a stopped process is busy with, to
     be taken over at once; ``thin`` has what is still missing: cells as
     ``"append stopped"``, takeovers as ``" stopped"``, acceptances as ``"append "``. ``dead_share``
-    is the share of attempts that are to be a dead tenure's; ``traps`` says that a process may
+    is the share of attempts that are to be a dead tenure's; ``self_stops`` says that a process may
     stop itself.
     """
 
@@ -44,7 +44,7 @@ class Orders:
     frozen: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     thin: Mapping[str, int] = field(default_factory=dict)
     dead_share: float = 0.5
-    traps: bool = False
+    self_stops: bool = False
     ending: bool = False
 
 
@@ -60,7 +60,7 @@ def publish(folder: Path, orders: Orders) -> None:
                 "frozen": dict(orders.frozen),
                 "thin": dict(orders.thin),
                 "dead_share": orders.dead_share,
-                "traps": orders.traps,
+                "self_stops": orders.self_stops,
                 "ending": orders.ending,
             }
         ),
@@ -97,7 +97,7 @@ class OrdersFile:
                 },
                 thin=cast("dict[str, int]", found["thin"]),
                 dead_share=cast("float", found["dead_share"]),
-                traps=cast("bool", found["traps"]),
+                self_stops=cast("bool", found["self_stops"]),
                 ending=cast("bool", found["ending"]),
             )
         if os.getppid() != self._parent:

@@ -79,7 +79,7 @@ class CoverageGoals:
     def __post_init__(self) -> None:
         for name, number in asdict(self).items():
             if number < 1:
-                message = f"{name}={number}: nothing at all is no quorum, ask for 1 or more"
+                message = f"{name}={number}: a coverage goal is at least 1"
                 raise ConfigError(message)
 
 
@@ -88,7 +88,7 @@ class Plan:
     """One storm. Raises `ConfigError` for what cannot be one.
 
     ``processes`` attack the store at once, ``lease_ttl_ms`` is how long a lease lives,
-    ``deadline_s`` after how many seconds a storm that has not reached its quorum has failed.
+    ``deadline_s`` after how many seconds a soak has failed that has not reached its goals.
     A run is retired after ``records_of_a_run`` records, so that looking at it stays cheap.
     """
 
@@ -109,7 +109,7 @@ class Plan:
             ("largest_blob", 1024),
         ):
             if getattr(self, name) < least:
-                message = f"{name}={getattr(self, name)}: a storm needs at least {least}"
+                message = f"{name}={getattr(self, name)}: a soak needs at least {least}"
                 raise ConfigError(message)
         if not 0 < self.deadline_s <= _LONGEST_S:
             message = f"deadline_s={self.deadline_s}: give seconds above 0, at most {_LONGEST_S}"
@@ -137,7 +137,7 @@ class Plan:
         return asdict(self)
 
     def with_goals(self, **numbers: int | None) -> Plan:
-        """Return the plan with some of the quorum's numbers changed; None leaves one."""
+        """Return the plan with some coverage goals changed; None leaves one."""
         given = {name: number for name, number in numbers.items() if number is not None}
         return replace(self, goals=replace(self.goals, **given))
 

@@ -1,4 +1,4 @@
-"""The processes of a storm from the coordinator's side: contestants, and two that disturb them."""
+"""The processes of a storm from the coordinator's side: workers, and two that disturb them."""
 
 from __future__ import annotations
 

@@ -52,9 +52,9 @@ class SoakReport:
         if self.thin:
             return (
                 f"NOT PROVEN: no violation, but {counted(len(self.thin), 'number')} below the "
-                f"quorum after {self.seconds:.0f} s"
+                f"coverage goals after {self.seconds:.0f} s"
             )
-        return "PASSED: no violation, and the quorum was reached"
+        return "PASSED: no violation, and every coverage goal was reached"
 
     def text(self) -> str:
         """Return the whole report for people."""
@@ -86,7 +86,7 @@ class SoakReport:
             "looks": tally.looks,
             "contested_looks": tally.contested_looks,
             "runs": tally.runs,
-            "below_quorum": [str(each) for each in self.thin],
+            "below_goals": [str(each) for each in self.thin],
             "violations": [
                 {
                     "kind": str(each.kind),
@@ -135,7 +135,7 @@ class SoakReport:
         yield f"nothing happened: {_listed(progress.nothing)}"
         yield (
             f"unknown: {tally.unknown_landed} had landed, {tally.unknown_absent} had not, "
-            f"{tally.unknown_open} cannot be told"
+            f"{tally.unknown_open} cannot be known"
         )
         yield f"looks at a whole run: {tally.looks}, of them {tally.contested_looks} unusable"
         yield ""
@@ -144,7 +144,7 @@ class SoakReport:
         if len(self.verdict.violations) > _MOST_VIOLATIONS:
             yield f"... and {len(self.verdict.violations) - _MOST_VIOLATIONS} more"
         for thin in self.thin[:_MOST_THIN]:
-            yield f"below the quorum: {thin}"
+            yield f"below the coverage goals: {thin}"
         if len(self.thin) > _MOST_THIN:
             yield f"... and {len(self.thin) - _MOST_THIN} more"
         if self.folder is not None:

@@ -1,4 +1,4 @@
-"""What the referee says: the classes of violation, one violation, and the whole verdict."""
+"""What the checker says: the classes of violation, one violation, and the whole verdict."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the referee found. ``violations`` is empty exactly when the history is sound."""
+    """What the checker found. ``violations`` is empty exactly when the history is sound."""
 
     violations: tuple[Violation, ...]
     tally: Tally

@@ -1,4 +1,4 @@
-"""The coordinator: starts the processes, disturbs them, and has the referee judge what they did."""
+"""The coordinator: starts the processes, disturbs them, and has the checker judge them."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class _Soak:
 
         numbers = range(1, plan.processes + 1)
         self._workers = [worker(number, storm) for number in numbers]
-        self._bystanders = [
+        self._background = [
             worker(plan.processes + 1, disturb),
             worker(plan.processes + 2, read),
         ]
@@ -144,15 +144,15 @@ class _Soak:
             self._recorder,
             self._progress,
             self._workers,
-            self._bystanders,
+            self._background,
             seizes=self._matrix.seizes,
         )
 
     # --- the whole ----------------------------------------------------------------------------
 
     def run(self, *, stop_at_first: bool) -> SoakReport:
-        """Storm to the quorum, the deadline or the first violation, and judge."""
-        everybody = [*self._workers, *self._bystanders]
+        """Storm to the coverage goals, the deadline or the first violation, and judge."""
+        everybody = [*self._workers, *self._background]
         thin: list[Shortfall] = []
         try:
             self._order(thin)
@@ -192,7 +192,7 @@ class _Soak:
         targets: tuple[str, ...] = ()
         while thin and not self._violations:
             self._read()
-            self._faults.trap()
+            self._faults.note_self_stops()
             go_on = self._faults.turn()
             instant = now()
             if go_on or self._faults.targets != targets or instant >= next_orders:
@@ -232,7 +232,7 @@ class _Soak:
             each.start()
         self._faults.killed.clear()
         self._spares.prepare()
-        for each in (*self._workers, *self._bystanders):
+        for each in (*self._workers, *self._background):
             if each.ended:
                 self._untyped(each)
 
@@ -269,7 +269,7 @@ class _Soak:
                 targets=self._faults.targets,
                 frozen=self._faults.frozen,
                 thin=thin_names(thin),
-                traps=self._faults.traps,
+                self_stops=self._faults.self_stops,
                 dead_share=self._share_of_dead(thin),
                 ending=ending,
             ),
@@ -309,7 +309,7 @@ class _Soak:
         # One that was about to stop itself has stopped by then, and is let go.
         time.sleep(_TURN_S)
         self._faults.nudge()
-        for each in (*self._workers, *self._bystanders):
+        for each in (*self._workers, *self._background):
             if each.ended and each.error is None:
                 continue
             if not self._faults.wait_for(each, deadline - time.monotonic()):

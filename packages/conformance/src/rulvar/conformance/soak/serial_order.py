@@ -39,7 +39,7 @@ def find_attempt(stored: Stored, attempts: Mapping[AttemptId, Attempt]) -> Attem
     try:
         return attempts.get(AttemptId.parse(stored[0]))
     except ValueError:
-        return None  # it bears no id: the referee says so
+        return None  # it bears no id: the checker says so
 
 
 def _may_be_there(attempt: Attempt) -> bool:

@@ -1,8 +1,8 @@
-"""What one process of a storm does, until it is told to end or is killed.
+"""What one worker process does, until it is told to end or is killed.
 
-It fights for runs, works on those that it was granted, and goes on with every lease that has
-died: a tenure that was stopped, put to sleep, seized or given back strikes with all that it
-can, as a holder that does not know. What befalls it by its own doing is in `misfortune`.
+It fights for runs, works on those that it was granted, and keeps using every lease that has died:
+under a tenure that was stopped, put to sleep, seized or given back it attempts every mutation, as
+a holder does that has not noticed. What it does to itself is in `local_faults`.
 
 All its mutations come from one thread, one after the other; renewals come from a second one,
 as a worker's do.
@@ -348,7 +348,7 @@ class _Worker:
         part = None
         instant = now()
         if (
-            self._orders.traps
+            self._orders.self_stops
             and f"{op} overtaken" in self._orders.thin
             and instant - self._trapped_at > self._ttl_ns // 32
             and self._chance(0.9)
@@ -359,7 +359,7 @@ class _Worker:
 
     def _learn(self, tenure: Tenure, op: Operation, mutation: MutationCall, answer: Answer) -> None:
         if answer.reason == "order":
-            # Somebody has written above it: under a live lease that is for the referee.
+            # Somebody has written above it: under a live lease that is for the checker.
             tenure.tail = max(tenure.tail + (1 << 33), answer.tail or 0)
         elif op == "append" and answer.outcome in {"landed", "unknown"}:
             tenure.tail = mutation.seq
@@ -440,7 +440,7 @@ class _Worker:
         if answer.granted is not None:
             self._begin(answer.granted)
 
-    # --- misfortune ---------------------------------------------------------------------------
+    # --- local faults ---------------------------------------------------------------------------
 
     def _plan_local_fault(self) -> None:
         pause = self._choices.expovariate(1.0) * 2
