@@ -64,8 +64,8 @@ async def slow(ctx):
 """
 
 SAID = {
-    "stops": "the code of a workflow has stopped the command's event loop",
-    "cancels": "the code of a workflow has cancelled the command's own task",
+    "stops": "workflow code stopped the event loop of the command",
+    "cancels": "workflow code cancelled the task of the command",
 }
 
 
