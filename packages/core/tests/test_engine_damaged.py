@@ -14,7 +14,7 @@ from rulvar.core.errors import StoreCorruptError
 from rulvar.core.records import JournalRecord
 
 if TYPE_CHECKING:
-    from rulvar.core.engine import Context
+    from rulvar.core.engine import Context, Workflow
 
 
 @workflow(name="w")
@@ -89,3 +89,59 @@ def test_a_damaged_child_blocks_its_parent() -> None:
     assert found.status == "suspended"
     assert found.blocked is not None
     assert repr(child_id) in found.blocked.reason
+
+
+@workflow(name="parent")
+async def parent_of_new(ctx: Context) -> object:
+    return await ctx.child("c", newer)
+
+
+@workflow(name="w", version="2")
+async def newer(ctx: Context) -> object:
+    return await ctx.await_external("go")
+
+
+@workflow(name="parent")
+async def parent_of_other(ctx: Context) -> object:
+    return await ctx.child("c", other)
+
+
+@workflow(name="w")
+async def other(ctx: Context) -> object:
+    return await ctx.step("pay", lambda: "paid")
+
+
+@pytest.mark.parametrize(
+    ("deployed", "child", "why"),
+    [(parent_of_new, newer, "is of version"), (parent_of_other, other, "'pay'")],
+    ids=["another version", "another way"],
+)
+def test_a_child_that_the_code_cannot_continue_blocks_its_parent_and_is_named(
+    deployed: Workflow, child: Workflow, why: str
+) -> None:
+    """Workers of that code leave the parent alone; a rollback continues with both."""
+    bench = ReplayBench()
+
+    async def begin() -> str:
+        async with Engine(bench.stores(), [parent, waits], clock=bench.clock) as engine:
+            return (await engine.run(parent, run_id="r")).status
+
+    async def work(*code: Workflow) -> tuple[list[str], list[str], dict[str, int]]:
+        async with Engine(bench.stores(), code, clock=bench.clock) as engine:
+            report = await Worker(engine).run(until_idle=True)
+            return list(report.blocked), list(report.broken), report.outcomes
+
+    assert asyncio.run(begin()) == "suspended"
+    [child_id] = [row.run_id for row in bench.store.list_runs() if row.run_id != "r"]
+    row = bench.store.get_meta(child_id)
+    assert row is not None
+    bench.store.put_meta(replace(row, wake_at=row.updated_at))
+    assert asyncio.run(work(deployed, child)) == (["r"], [], {})
+    assert asyncio.run(work(deployed, child)) == ([], [], {}), "this code leaves it alone"
+    found = bench.store.get_meta("r")
+    assert found is not None
+    assert found.status == "suspended"
+    assert found.blocked is not None
+    assert f"child 'c' (run {child_id!r})" in found.blocked.reason
+    assert why in found.blocked.reason
+    assert asyncio.run(work(parent, waits)) == ([], [], {"suspended": 1})

@@ -10,6 +10,7 @@ then cancels it. Workers adopt a child only when its parent is over (`sweep`).
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from rulvar.core.engine.segment.blocks import restarted
 from rulvar.core.engine.segment.scope import unwrap
 from rulvar.core.errors import (
     ConfigError,
+    JournalCompatibilityError,
     LeaseHeldError,
     NonDeterminismError,
     RunCancelledError,
@@ -36,12 +38,21 @@ if TYPE_CHECKING:
     from rulvar.core.engine.segment.lifecycle import Segment
     from rulvar.core.engine.segment.runtime import ChildHandle
     from rulvar.core.engine.segment.scope import Opened, Scope
+    from rulvar.core.errors import RulvarError
     from rulvar.core.journal import JournalEntry
 
 __all__ = ["Plan", "check_parent", "child"]
 
 _POLL_SECONDS = 0.25
 """How often a parked parent looks at its child's row while other tasks keep it alive."""
+
+_CANNOT_CONTINUE = (
+    ConfigError,
+    JournalCompatibilityError,
+    NonDeterminismError,
+    StoreCorruptError,
+)
+"""What keeps the present code from a child: its version, its text, its way, or its journal."""
 
 
 def check_parent(run_id: str) -> None:
@@ -104,7 +115,7 @@ async def _to_its_end(scope: Scope, opened: Opened, child_id: str, plan: Plan) -
     async def until_it_ends() -> RunOutcome:
         while True:
             await scope.wait_if_draining()
-            outcome = await _execute(scope.segment, child_id, plan, opened.retried)
+            outcome = await _execute(scope.segment, opened, child_id, plan)
             if outcome is not None and outcome.status not in {"suspended", "running"}:
                 return outcome
             await _wait_for_change(scope.segment, opened.entry, child_id, outcome)
@@ -117,7 +128,7 @@ async def _to_its_end(scope: Scope, opened: Opened, child_id: str, plan: Plan) -
 
 
 async def _execute(
-    segment: Segment, child_id: str, plan: Plan, retried: JournalEntry | None
+    segment: Segment, opened: Opened, child_id: str, plan: Plan
 ) -> RunOutcome | None:
     """Run one segment of the child; None when somebody else has it just now.
 
@@ -131,7 +142,7 @@ async def _execute(
             plan.args,
             args_provided=plan.args_provided,
             parent=(segment.run_id, segment.genesis),
-            retried_by=None if retried is None else retried.seq,
+            retried_by=None if opened.retried is None else opened.retried.seq,
         )
     except LeaseHeldError:
         return None
@@ -144,8 +155,10 @@ async def _execute(
         raise
     except (LeaseHeldError, SupersededError, StoreBusyError):
         return None
-    except (NonDeterminismError, StoreCorruptError) as error:
-        segment.block(error)  # the parent cannot go on without it
+    except _CANNOT_CONTINUE as error:
+        segment.block(
+            _of_child(error, opened.entry.key, child_id)
+        )  # the parent cannot go on without it
         await segment.scheduler.stand_still()
         raise
     except Exception as error:
@@ -154,6 +167,12 @@ async def _execute(
         raise
     finally:
         segment.children.pop(child_id, None)
+
+
+def _of_child(error: RulvarError, name: str | None, child_id: str) -> RulvarError:
+    named = copy(error)
+    named.args = (f"child {name!r} (run {child_id!r}): {error}",)
+    return named
 
 
 async def _see_out(handle: ChildHandle) -> None:

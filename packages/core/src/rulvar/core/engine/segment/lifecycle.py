@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rulvar.core.engine.lease.writer import RunWriter
     from rulvar.core.engine.segment.blocks import Block
     from rulvar.core.engine.segment.runtime import ChildHandle, Runtime
-    from rulvar.core.errors import StoreCorruptError
+    from rulvar.core.errors import RulvarError
     from rulvar.core.journal import JournalEntry
 
 __all__ = ["CURRENT", "Segment", "child_is_live", "current_segment", "entering"]
@@ -107,7 +107,7 @@ class Segment:
         self.left_behind: asyncio.Future[object] = self.loop.create_future()
         self._afterlife = Afterlife()
         self.children: dict[str, ChildHandle] = {}
-        self.blocked: NonDeterminismError | StoreCorruptError | None = None
+        self.blocked: RulvarError | None = None
         """Why the present code cannot go on with the run, once that is known."""
         self.scheduler = Scheduler(self)
         self.frames = Frames(self)
@@ -166,8 +166,8 @@ class Segment:
         self.failure = self.failure or error
         self.end(Ending.FAILED)
 
-    def block(self, error: NonDeterminismError | StoreCorruptError) -> None:
-        """End because the body took another way than its journal, or a child's is damaged.
+    def block(self, error: RulvarError) -> None:
+        """End because the body took another way than its journal, or a child cannot continue.
 
         Nothing new begins.
         Calls under way may still end, within a stop's grace, and are journalled; the body is
