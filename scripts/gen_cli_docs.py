@@ -17,6 +17,7 @@ import click
 
 from rulvar.cli.config import ENVIRONMENT
 from rulvar.cli.exit_codes import MEANINGS
+from rulvar.cli.external_commands import OpenGroup
 from rulvar.cli.main import BUILT_IN
 from rulvar.cli.main import main as root
 from rulvar.core.plugins import installed_commands
@@ -155,7 +156,9 @@ def leaves(
     if not isinstance(command, click.Group):
         yield path, command
         return
-    ours = BUILT_IN if command is root else command.commands
+    ours: Collection[str] = BUILT_IN if command is root else command.commands
+    if isinstance(command, OpenGroup):
+        ours = command.own_commands()
     context = click.Context(command)
     for name in command.list_commands(context):
         there = f"{path} {name}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.core import open_stores
-from rulvar.core.engine.io.process_identity import parse_owner
+from rulvar.core.process_identity import parse_owner
 from rulvar.core.spi import has_lease_admin
 
 if TYPE_CHECKING:

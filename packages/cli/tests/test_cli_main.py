@@ -12,6 +12,7 @@ import pytest
 from cli_command import rulvar
 from click.testing import CliRunner
 
+from rulvar.cli.external_commands import OpenGroup
 from rulvar.cli.main import BUILT_IN, main
 from rulvar.cli.options import output_options
 
@@ -77,8 +78,13 @@ def test_the_table_of_summaries_says_what_the_commands_say() -> None:
 def test_a_group_lists_each_command_with_its_whole_sentence() -> None:
     listed = " ".join(rulvar("runs", "--help").output.split())
     runs = main.get_command(click.Context(main), "runs")
-    assert isinstance(runs, click.Group)
-    for name, command in runs.commands.items():
+    assert isinstance(runs, OpenGroup)
+    context = click.Context(runs)
+    assert len(runs.own_commands()) >= 9
+    for name in runs.own_commands():
+        command = runs.get_command(context, name)
+        assert command is not None
+        assert command.name == name
         assert f"{name} {' '.join((command.help or '').partition('.')[0].split())}." in listed
 
 

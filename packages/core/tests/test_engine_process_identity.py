@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rulvar.core import process_identity
 from rulvar.core.engine import Engine, workflow
-from rulvar.core.engine.io import process_identity
-from rulvar.core.engine.io.process_identity import (
+from rulvar.core.errors import ConfigError, LeaseHeldError
+from rulvar.core.process_identity import (
     LONGEST_IDENTITY,
     is_provably_gone,
     own_identity,
     parse_owner,
     readable_part,
 )
-from rulvar.core.errors import ConfigError, LeaseHeldError
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ReferenceStore, WatchedStores, reference_stores
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rulvar.core.engine import Context
-    from rulvar.core.engine.io.process_identity import ProcessIdentity
+    from rulvar.core.process_identity import ProcessIdentity
     from rulvar.core.testing import StoreCall
 
 pytestmark = pytest.mark.skipif(
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 TELLS = """
-from rulvar.core.engine.io.process_identity import own_identity
+from rulvar.core.process_identity import own_identity
 print(own_identity(), flush=True)
 input()
 """
@@ -123,7 +123,7 @@ def test_a_process_is_gone_when_it_was_killed_and_before_it_was_reaped(other: Ot
 def test_a_leader_that_ended_while_its_threads_go_on_is_not_gone() -> None:
     script = (
         "import ctypes, threading, time\n"
-        "from rulvar.core.engine.io.process_identity import own_identity\n"
+        "from rulvar.core.process_identity import own_identity\n"
         "def go_on():\n"
         "    while 'Z' not in open('/proc/self/stat').read().rpartition(')')[2][:3]:\n"
         "        time.sleep(0.01)\n"

@@ -6,11 +6,17 @@ into a group of ours: ``runs.repair-file`` is ``rulvar runs repair-file``.
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from rulvar.core.errors import PluginError
 from rulvar.core.foreign import ForeignError, calling_foreign_code
 from rulvar.core.formatting import command_line, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "KNOWN",
@@ -92,20 +98,40 @@ def _how_to_get(distribution: str) -> str:
 
 
 class OpenGroup(click.Group):
-    """A group that other distributions can extend; built-in names cannot be overridden."""
+    """A group that other distributions can extend; built-in names cannot be overridden.
+
+    ``built_in`` says where our commands are, as ``module:attribute``: each is imported when it
+    is asked for, so that a command does not pay for the others' imports.
+    """
+
+    def __init__(
+        self,
+        *args: Any,  # noqa: ANN401 - click's own signature
+        built_in: Mapping[str, str] | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(*args, **options)
+        self._built_in = dict(built_in or {})
+
+    def own_commands(self) -> list[str]:
+        """Return the names of our commands, in order."""
+        return sorted({*self.commands, *self._built_in})
 
     def _others(self) -> list[str]:
-        return [name for name in other_commands(self.name or "") if name not in self.commands]
+        return [name for name in other_commands(self.name or "") if name not in self.own_commands()]
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
         """Return our names, then the others'."""
-        return [*super().list_commands(ctx), *self._others()]
+        return [*self.own_commands(), *self._others()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command of ours, or import another's.
 
         Raises `PluginError` for one that does not load.
         """
+        if cmd_name in self._built_in and cmd_name not in self.commands:
+            module, _, attribute = self._built_in[cmd_name].partition(":")
+            self.add_command(getattr(importlib.import_module(module), attribute), cmd_name)
         own = super().get_command(ctx, cmd_name)
         if own is None and cmd_name in self._others():
             return load_other(cmd_name, self.name or "")
@@ -120,9 +146,11 @@ class OpenGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List our commands, and below them the others', the broken ones as broken."""
+        own = [(name, self.get_command(ctx, name)) for name in self.own_commands()]
         rows = [
-            (name, self.commands[name].get_short_help_str(_WHOLE_SENTENCE))
-            for name in super().list_commands(ctx)
+            (name, command.get_short_help_str(_WHOLE_SENTENCE))
+            for name, command in own
+            if command is not None
         ]
         rows += [(name, summary_of_other(name, self.name or "")) for name in self._others()]
         with formatter.section("Commands"):

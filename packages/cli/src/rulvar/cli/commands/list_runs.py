@@ -20,9 +20,9 @@ from rulvar.cli.view.tables import columns
 from rulvar.core.capabilities import has_lease_admin, has_run_inventory
 from rulvar.core.checks import check_run_id
 from rulvar.core.clock import SystemClock
-from rulvar.core.engine.io.process_identity import readable_part
 from rulvar.core.errors import ConfigError
 from rulvar.core.journal import SUSPECTED
+from rulvar.core.process_identity import readable_part
 from rulvar.core.records import RUN_STATUSES, TERMINAL_STATUSES, RunFilter, RunMeta
 from rulvar.core.wire import parse_time
 

@@ -1,36 +1,28 @@
-"""`rulvar runs`: the group of commands about runs, and `rulvar runs show`."""
+"""`rulvar runs`: the group of commands about runs; each is imported when it is asked for."""
 
 from __future__ import annotations
 
-import gc
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
 import click
 
-from rulvar.cli.commands.audit import audit
-from rulvar.cli.commands.list_runs import list_runs
-from rulvar.cli.commands.removal import prune, remove, retain
-from rulvar.cli.commands.retry import retry
-from rulvar.cli.commands.source import source
-from rulvar.cli.commands.take_over import take_over
 from rulvar.cli.external_commands import OpenGroup
-from rulvar.cli.options import output_options, pass_output, store_option
-from rulvar.cli.store_access import opened_stores
-from rulvar.cli.view.inspection import inspect_run
-from rulvar.cli.view.run_view import show_document, show_text
-from rulvar.core.clock import SystemClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rulvar.cli.output import Output
-    from rulvar.cli.view.inspection import Inspection
+from rulvar.cli.options import output_options
 
 __all__ = ["runs"]
 
+_COMMANDS = {
+    "audit": "rulvar.cli.commands.audit:audit",
+    "ls": "rulvar.cli.commands.list_runs:list_runs",
+    "prune": "rulvar.cli.commands.removal:prune",
+    "retain": "rulvar.cli.commands.removal:retain",
+    "retry": "rulvar.cli.commands.retry:retry",
+    "rm": "rulvar.cli.commands.removal:remove",
+    "show": "rulvar.cli.commands.show:show",
+    "source": "rulvar.cli.commands.source:source",
+    "take-over": "rulvar.cli.commands.take_over:take_over",
+}
 
-@click.group("runs", cls=OpenGroup)
+
+@click.group("runs", cls=OpenGroup, built_in=_COMMANDS)
 @output_options
 def runs() -> None:
     """List, show, audit, retry and delete runs.
@@ -42,55 +34,3 @@ def runs() -> None:
       rulvar runs audit --repair
       rulvar runs retain --older-than 30d --dry-run
     """  # noqa: D301 - click's mark for text that is not to be wrapped
-
-
-@runs.command("show")
-@click.argument("run_id")
-@store_option
-@output_options
-@pass_output
-@click.pass_context
-def show(context: click.Context, output: Output, run_id: str, store: str | None) -> None:
-    """Show RUN_ID: its row, its lease, its tenures, each call, and its blobs.
-
-    A tenure is the part of the journal that was written under one epoch. For a takeover the
-    output says how long the silence before it was, which calls were left unfinished, and who
-    repeated them.
-
-    \b
-    Examples:
-      rulvar runs show order-17
-      rulvar runs show order-17 --json | jq .tenures
-    """  # noqa: D301
-    with opened_stores(store, read_only=True) as stores, _collector_off():
-        inspection: Inspection = inspect_run(stores, run_id)
-        now_ms = SystemClock().now_ms()
-        if output.json:
-            output.document(show_document(inspection))
-        else:
-            output.print(show_text(inspection, now_ms=now_ms))
-    for problem in inspection.problems:
-        output.note(f"error: {problem}")
-    context.exit(inspection.exit_status)
-
-
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    """Turn the garbage collector off: it takes a third of the time of a long journal."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-runs.add_command(list_runs)
-runs.add_command(audit)
-runs.add_command(source)
-runs.add_command(retry)
-runs.add_command(take_over)
-runs.add_command(remove)
-runs.add_command(prune)
-runs.add_command(retain)

@@ -20,8 +20,8 @@ from rulvar.core.audit import repair_runs
 from rulvar.core.capabilities import has_leases
 from rulvar.core.engine import RetentionPolicy, Worker
 from rulvar.core.engine.code.workflow import NOT_GIVEN
-from rulvar.core.engine.io.process_identity import own_identity
 from rulvar.core.errors import ConfigError
+from rulvar.core.process_identity import own_identity
 from rulvar.core.records import TERMINAL_STATUSES, RunFilter
 
 if TYPE_CHECKING:

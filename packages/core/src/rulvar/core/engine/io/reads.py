@@ -10,8 +10,8 @@ from rulvar.core.capabilities import (
     has_lease_admin,
     has_meta_lookup,
 )
-from rulvar.core.engine.io.process_identity import is_provably_gone
 from rulvar.core.errors import LeaseHeldError
+from rulvar.core.process_identity import is_provably_gone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NoReturn, Protocol
 
 from rulvar.core.engine.io.event_bus import no_events
-from rulvar.core.engine.io.process_identity import is_provably_gone
 from rulvar.core.engine.kernel.authority import UNLEASED
 from rulvar.core.errors import (
     LeaseHeldError,
@@ -39,6 +38,7 @@ from rulvar.core.errors import (
     StoreError,
     SupersededError,
 )
+from rulvar.core.process_identity import is_provably_gone
 from rulvar.core.records import Lease
 
 if TYPE_CHECKING:

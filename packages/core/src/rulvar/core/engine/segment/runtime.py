@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from rulvar.core.engine.code.workflow import code_of
-from rulvar.core.engine.io.process_identity import is_provably_gone, own_identity
 from rulvar.core.engine.lease.ownership import NoLease, OwnedLease, Predecessor
 from rulvar.core.engine.lease.writer import RunWriter
+from rulvar.core.process_identity import is_provably_gone, own_identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
