@@ -149,7 +149,7 @@ class RunAudit:
 
     @property
     def sound(self) -> bool:
-        """Whether nobody has to look at this run: consistent or owned, and no blob missing."""
+        """Whether this run needs no attention: consistent or owned, and no blob missing."""
         return self.verdict in {"consistent", "owned"} and not self.missing
 
 
@@ -160,7 +160,7 @@ class Repair:
     ============ ==================================================================
     outcome      meaning
     ============ ==================================================================
-    unneeded     consistent, or put right by somebody else meanwhile
+    unneeded     consistent, or repaired by another process meanwhile
     planned      a dry run: ``change`` is what would be written
     repaired     ``change`` was written; ``after`` is the audit made then
     skipped      nothing was written: ``why`` says why, ``holder`` who has the run
@@ -183,5 +183,5 @@ class Repair:
 
     @property
     def sound(self) -> bool:
-        """Whether nobody has to look at this run any more."""
+        """Whether this run needs no further attention."""
         return self.after.sound

@@ -53,7 +53,7 @@ def reconcile_run_meta(
     `timedelta`) is for a leasable store that does not say how long its leases live.
     Executes no step and needs no workflow (contract.md#audit-and-repair).
 
-    Raises `ConfigError` for what is no run id or a pair that cannot be worked on, and what the
+    Raises `ConfigError` for an invalid run id or a pair that cannot be worked on, and what the
     store raises when it cannot answer.
     """
     before = audit_run(stores, run_id, clock=clock)

@@ -2,9 +2,9 @@
 
 A store's calls are transactions by themselves, so row, journal and lease may be of different
 moments. A verdict that speaks against a run is only given when the row was the same before and
-after the journal was read, and nobody held the run in between: an owner appends its settle, then
-writes the row, then lets go, so whoever is found between two of these is either still holding or
-has changed the row.
+after the journal was read, and the run was not held in between: an owner appends its settle, writes the
+row, then releases its lease, so an owner that is found between two of these either still holds
+the run or has changed the row.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NOT_DIVERGENT = frozenset({"consistent", "owned", "damaged"})
 
 
 class Progress(Protocol):
-    """What is told after each run of a sweep."""
+    """The progress callback, called after each run of a sweep."""
 
     def __call__(self, done: int, /) -> None:
         """Learn how many runs are done."""
@@ -65,7 +65,7 @@ def audit_run(stores: StorePair, run_id: str, *, clock: Clock | None = None) -> 
     Reads only.
 
     ``clock`` tells how old an orphaned blob is (the system's by default). What cannot be read
-    becomes the verdict ``damaged``. Raises `ConfigError` for what is no run id, and what the
+    becomes the verdict ``damaged``. Raises `ConfigError` for an invalid run id, and what the
     store raises when it cannot answer at all: busy, closed, a disk that fails.
     """
     check_run_id(run_id)
@@ -85,7 +85,7 @@ def audit_runs(
     Goes over the union of journals, rows, leases and blobs where the store tells its
     inventory, else over rows and leases, in pages. ``run_ids`` names the runs instead;
     ``statuses`` takes only runs whose row says one of these. One unreadable run is reported
-    and hides no other. ``progress`` is told after each run.
+    and hides no other. ``progress`` is called after each run.
 
     Raises `ConfigError` at once for wrong arguments, and while iterating what the store
     raises when it cannot answer at all.
@@ -198,7 +198,7 @@ def _judged(journal: JournalStore, run_id: str) -> tuple[RunAudit, list[JournalE
             return judge(replace(reading, holder=holder))
         if (row, problem) == (reading.row, reading.row_problem):
             return audit, entries
-    # It changes faster than it can be read, so somebody is at work on it.
+    # It changes faster than it can be read, so an owner is at work on it.
     return replace(audit, verdict="owned", change=None), entries
 
 
@@ -232,7 +232,7 @@ def _unreadable(error: StoreError) -> str:
 
 
 def _holder(journal: JournalStore, run_id: str) -> tuple[LeaseInfo | None, str | None]:
-    """Return who holds the run, and why that cannot be told if it cannot."""
+    """Return who holds the run, and why that is unknown, if it is."""
     if not has_lease_admin(journal):
         return None, None
     try:

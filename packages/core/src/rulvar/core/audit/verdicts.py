@@ -2,9 +2,9 @@
 
 First what is readable at all, then who is working on it, then what the journal supports:
 
-1. Unreadable or out of order, or epochs that fall: ``damaged``. That is no moment's state, so a
-   live holder does not excuse it.
-2. Somebody holds the run: ``owned``.
+1. Unreadable or out of order, or epochs that fall: ``damaged``. No moment between two writes looks
+   like that, so a live holder does not excuse it.
+2. The run is held: ``owned``.
 3. No row, or a row of another incarnation: ``suspect``.
 4. The last settle, with no work after it, is what the row should say. Work after it means that
    the run goes on: any row says so but a terminal one, which is ``stranded``.
@@ -181,13 +181,13 @@ def _read_journal(judgement: Judgement) -> None:
     if fall is not None:
         message = (
             f"seq {fall.seq} was written under epoch {fall.epoch}, after an entry of a higher "
-            "epoch: a write of a dead lease was let in"
+            "epoch: a write under a dead lease was accepted"
         )
         judgement.note(Finding(code="epochs-fall", message=message, seq=fall.seq))
 
 
 def _note_losses(judgement: Judgement, entries: list[JournalEntry]) -> None:
-    """Note what is gone from a journal of this engine: no segment can go on with the rest."""
+    """Note what is gone from a journal of this engine: no segment can continue from the rest."""
     loss = first_loss(entries)
     if loss is not None:
         judgement.note(
@@ -215,13 +215,13 @@ def _compare(judgement: Judgement, entries: list[JournalEntry]) -> RunAudit:
     row = judgement.reading.row
     if not entries:
         if row is not None:
-            message = "there is a row and no journal: the run has journalled nothing"
+            message = "the run has a row and no journal: it has journalled nothing"
             judgement.note(Finding(code="never-began", message=message))
         return judgement.reached("consistent")
     shape = structure(entries)
     _note_beside(judgement, entries, shape)
     if row is None:
-        message = "there is a journal and no row: resuming the run makes one"
+        message = "the run has a journal and no row: resuming it writes one"
         judgement.note(Finding(code="no-row", message=message))
         return judgement.reached("suspect")
     start = run_start(entries)
