@@ -1,10 +1,10 @@
 """Reading a pair of stores for an audit: nothing is changed, and one run is in memory at a time.
 
 A store's calls are transactions by themselves, so row, journal and lease may be of different
-moments. A verdict that speaks against a run is only given when the row was the same before and
-after the journal was read, and the run was not held in between: an owner appends its settle, writes the
-row, then releases its lease, so an owner that is found between two of these either still holds
-the run or has changed the row.
+moments. A verdict against a run is only given when the row was the same before and after the
+journal was read, and the run was not held in between: an owner appends its settle, writes the
+row, then releases its lease, so an owner between two of these either still holds the run or
+has changed the row.
 """
 
 from __future__ import annotations
