@@ -37,7 +37,7 @@ defect(
 
 defect(
     "sqlite-renew-wakes-expired",
-    "a renewal of an expired lease that nobody has taken lands",
+    "a renewal of an expired lease of a run that was not taken since lands",
     breaks="F-renew-expired",
     build=lambda home: worded(
         home,

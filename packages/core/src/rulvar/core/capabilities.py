@@ -104,7 +104,7 @@ def has_epoch_floor(store: object, /) -> TypeIs[EpochFloor]:
 
 
 def has_lease_revival(store: object, /) -> TypeIs[LeaseRevival]:
-    """Whether the store revives an expired lease that nobody has taken."""
+    """Whether the store revives an expired lease of a run that was not taken since."""
     return _has(store, "revive")
 
 

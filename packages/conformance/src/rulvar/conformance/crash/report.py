@@ -62,7 +62,7 @@ class Failure:
 
     def lines(self) -> Iterator[str]:
         """Return it in words."""
-        where = "nobody died"
+        where = "not killed"
         if self.kill is not None:
             where = f"killed {self.kill.side} call {self.kill.at}, {self.call or 'not reached'}"
         yield f"FAILED {self.workload}: {where}"

@@ -349,7 +349,7 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload(
         name="worker",
-        about="a run that a worker finds and goes on with",
+        about="a run that a worker finds and continues",
         begin=_run(workflows.plain, {"n": 7}),
         finish=_worker_first,
         result=["ok", _PLAIN],
@@ -433,7 +433,7 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload(
         name="retention",
-        about="a worker deletes old runs and goes on with one that sleeps",
+        about="a worker deletes old runs and continues one that sleeps",
         prepare=_aged,
         begin=_retain,
         result=None,

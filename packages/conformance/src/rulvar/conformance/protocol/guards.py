@@ -53,7 +53,7 @@ FENCE: dict[str, tuple[str, str]] = {
     "expiry": ("the row has not run out", "the time is not looked at"),
     "unit": ("check and write are one unit", "the check comes first, the write later"),
     "first": ("the check comes before the write", "it writes, and then refuses"),
-    "tells": ("a refusal is told", "a refused call is dropped without a word"),
+    "tells": ("a refusal is reported", "a refused call is dropped without a word"),
 }
 """The guards of the fence: what each keeps, and what is left without it."""
 

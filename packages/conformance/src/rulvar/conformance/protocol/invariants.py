@@ -308,7 +308,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "one-holder",
-        "acquire and revive grant nothing while a lease of the run is live, whoever asks",
+        "acquire and revive grant nothing while a lease of the run is live",
         _one_holder,
         words=("granted",),
     ),
@@ -359,8 +359,8 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "a-free-run-is-granted",
-        "acquire grants a run that nobody holds, revive an expired lease that nobody took, and "
-        "seize the run of the present lease",
+        "acquire grants a run that is not held, revive an expired lease of a run that was not "
+        "taken, and seize the run of the present lease",
         _free_is_granted,
         words=("refused",),
     ),

@@ -278,7 +278,9 @@ class _Run:
         if reason == "held":
             if attempt.op not in {"acquire", "revive"}:
                 return "only a grant can be refused like that"
-            return "" if self._grants.may_have_passed(0, at) else "nobody had been granted the run"
+            return (
+                "" if self._grants.may_have_passed(0, at) else "no owner had been granted the run"
+            )
         if lease is None:
             return "no lease was offered"
         if lease.run_id != self.run_id or reason == "foreign-run":
@@ -307,7 +309,7 @@ class _Run:
         if reason == "released":
             ended = any(each.invoked_at < at for each in self._endings.get(lease, ()))
             # A forged lease may name the right epoch, and the run may be free.
-            return "" if ended or not granted else "nobody had ended that lease"
+            return "" if ended or not granted else "that lease had not been ended"
         if reason == "unknown":
             return "that lease had been granted" if granted else ""
         if reason == "expired":

@@ -147,7 +147,7 @@ def coverage_of(stores: StorePair) -> CoverageMatrix:
         surfaces.append("seize_over")
         grants.append("seize")
     else:
-        notes.append("nobody seizes a run: the store has no LeaseAdmin")
+        notes.append("no run is seized: the store has no LeaseAdmin")
     return CoverageMatrix(tuple(surfaces), tuple(grants), tuple(notes))
 
 
@@ -170,7 +170,7 @@ def with_clock(matrix: CoverageMatrix, opener: Opener, run_id: str, ttl_ms: int)
         patience.cancel()
         child.end()
     note = (
-        "nobody dies of a wrong clock: the leases do not go by the clock of the process that "
+        "no process dies of a wrong clock: the leases do not go by the clock of the process that "
         "takes them"
     )
     return replace(matrix, clocked=False, notes=(*matrix.notes, note))

@@ -109,7 +109,7 @@ class Serial:
     def _judge_one(self, stored: Stored, op: str, target: str, what: str) -> Iterator[Finding]:
         attempt = find_attempt(stored, self._everything)
         if attempt is None or attempt.op != op:
-            words = f"{what} bears {stored[0] or 'no attempt'!r}, which nobody attempted"
+            words = f"{what} bears {stored[0] or 'no attempt'!r}, which was never attempted"
             yield (ViolationKind.INVENTED, words, attempt)
         elif attempt.run_id != self.run_id or attempt.target != target:
             words = f"{what} is {attempt.id}, which was written to {_aim(attempt)}"

@@ -40,7 +40,7 @@ def _fill() -> None:
             continue
         CLAUSES.clause(
             f"F-{surface.name}-atomic",
-            f"Nobody can take the run over between the check and the write of {surface.words}.",
+            f"No owner can take the run over between the check and the write of {surface.words}.",
             level=surface.level,
             capability=surface.capability,
         )(_both(surface))
@@ -48,8 +48,7 @@ def _fill() -> None:
 
 @CLAUSES.clause(
     "F-time-in-lock",
-    "Time is read once nobody else can write any more: a lease that runs out before that "
-    "writes nothing.",
+    "Time is read once no other caller can write: a lease that expires before that writes nothing.",
     source="Live leases",
     timed=True,
 )

@@ -179,7 +179,7 @@ def _recreate(check: CheckContext, worker: Actor, run: str, lease: Lease | None)
 
 @CLAUSES.clause(
     "D1-lease",
-    "delete ends the lease, whoever holds it, and the run is free.",
+    "delete ends the lease of any holder, and the run is free.",
     level=Level.LEASABLE,
 )
 def _lease(check: CheckContext) -> None:

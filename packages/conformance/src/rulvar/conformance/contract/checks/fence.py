@@ -174,12 +174,18 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "superseded-free",
-        "a superseded lease of a run that nobody holds now",
+        "a superseded lease of a run that is not held now",
         "superseded",
         _superseded_and_free,
     ),
     Kind("released", "a released lease", "released", _released),
-    Kind("expired", "an expired lease that nobody has taken", "expired", _expired, timed=True),
+    Kind(
+        "expired",
+        "an expired lease of a run that was not taken since",
+        "expired",
+        _expired,
+        timed=True,
+    ),
     Kind(
         "expired-taken",
         "an expired lease of a run that a successor took",
@@ -209,7 +215,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "foreign-free",
-        "a live lease of another run, on a run that nobody holds",
+        "a live lease of another run, on a run that is not held",
         "foreign-run",
         _foreign_to_free,
         foreign=True,
@@ -285,7 +291,7 @@ def _landing(surface: Surface, what: str) -> tuple[str, str]:
     on = "" if surface.final else ", and the lease goes on"
     return (
         f"{what} under the live lease lands{on}.",
-        f"{what} without a lease lands while somebody holds the run.",
+        f"{what} without a lease lands while the run is held.",
     )
 
 

@@ -80,7 +80,7 @@ def _order(check: CheckContext) -> None:
 
 @CLAUSES.clause(
     "A2-same-each-time",
-    "Two loads of a journal are equal, and belong to nobody.",
+    "Two loads of a journal are equal, and share nothing with the store.",
     source="A2",
 )
 def _same(check: CheckContext) -> None:

@@ -46,7 +46,7 @@ def _grant(check: CheckContext) -> None:
     check.require(type(lease.epoch) is int and lease.epoch >= 1, "a positive epoch", lease.epoch)
 
 
-@CLAUSES.clause("L-exclusive", "While a lease is live nobody else is granted the run.")
+@CLAUSES.clause("L-exclusive", "While a lease is live no other owner is granted the run.")
 def _exclusive(check: CheckContext) -> None:
     run = check.run_id()
     first, second = check.actor("first"), check.actor("second")
@@ -274,7 +274,7 @@ def _acquire_the_same(check: CheckContext, run: str) -> Interleaving:
 
 @CLAUSES.clause(
     "L-one-wins-handles",
-    "So too when each of them has a handle of its own.",
+    "So too when each of them has its own handle.",
     sharing=Sharing.PROCESS,
 )
 def _one_wins_handles(check: CheckContext) -> None:

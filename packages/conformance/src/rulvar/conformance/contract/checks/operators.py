@@ -194,7 +194,7 @@ def _batch(check: CheckContext) -> None:
 
 @CLAUSES.clause(
     "L-batch-atomic",
-    "Nobody can take a run over between the check and the write of a renewal of many.",
+    "No owner can take a run over between the check and the write of a renewal of many.",
     source="One unit",
     capability="LeaseBatch",
 )
@@ -264,7 +264,7 @@ def _floor(check: CheckContext) -> None:
 
 @CLAUSES.clause(
     "L-revive",
-    "revive grants the next epoch to the holder of an expired lease nobody has taken.",
+    "revive grants the next epoch to the holder of an expired lease that no later one passed.",
     source="LeaseRevival",
     capability="LeaseRevival",
     timed=True,

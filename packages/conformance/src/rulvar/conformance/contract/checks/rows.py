@@ -84,7 +84,7 @@ def _fields(check: CheckContext) -> None:
 
 @CLAUSES.clause(
     "M1-unknown",
-    "Fields that nobody knows come back as their own JSON text.",
+    "Unknown fields come back as their own JSON text.",
     source="M1",
 )
 def _unknown(check: CheckContext) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ChildHandle", "Launch", "OnSourceChange", "Runtime"]
 
 OnSourceChange: TypeAlias = Literal["warn", "refuse"]
-"""What to do with a run that was begun by another text of its workflow."""
+"""What to do with a run that a different version of its workflow's source started."""
 
 
 class ChildHandle(Protocol):
