@@ -32,6 +32,10 @@ async def order(ctx, what):
     return await ctx.step("charge", risky, what)
 
 @workflow
+async def family(ctx, what):
+    return await ctx.child("c", order, what)
+
+@workflow
 async def fine(ctx):
     return "fine"
 """
@@ -115,3 +119,45 @@ def test_one_that_is_held_or_damaged_stops_no_other(dry: tuple[str, ...]) -> Non
         (True, False) if dry else (None, True)
     )
     assert after == ["error", "error" if dry else "suspended", "ok"]
+
+
+def bulk(*words: str) -> dict[str, tuple[object, object]]:
+    """Return of each run whether it is, or would be, reopened, and why it was left out."""
+    said = json.loads(rulvar("runs", "retry", "--status", "error", "--json", *words).stdout)
+    return {
+        run["run_id"]: (run.get("would_reopen", run["reopened"]), run.get("left_out"))
+        for run in said["runs"]
+    }
+
+
+def test_a_failed_child_is_left_to_its_parent_and_that_is_said(project: Path) -> None:
+    rulvar("run", "family", "--args", '"a"', "--run-id", "p", status=1)
+    [(first, found), (child_id, (reopened, why))] = bulk("--dry-run").items()
+    assert (first, found, reopened) == ("p", (True, None), False)
+    assert why == "its parent 'p' is retried, and the child in its segment"
+    text = rulvar("runs", "retry", "--status", "error", "--dry-run").stdout
+    assert f"run {child_id}: left out: {why}" in text
+    assert bulk() == {"p": (True, None), child_id: (False, why)}
+    # The parent is unfinished by now, and stands in no selection of failed runs.
+    [(left, (reopened, why))] = bulk().items()
+    assert (left, reopened) == (child_id, False)
+    assert "resume 'p'" in str(why)
+    (project / "well").touch()
+    rulvar("worker", "--until-idle")
+    listed = json.loads(rulvar("runs", "ls", "--json").stdout)
+    assert {row["status"] for row in listed["runs"]} == {"ok"}
+
+
+@pytest.mark.parametrize("parent", ["deleted", "narrowed out"])
+def test_a_failed_orphan_is_reopened_as_any_run(project: Path, parent: str) -> None:
+    rulvar("run", "family", "--args", '"a"', "--run-id", "p", status=1)
+    words = ("--workflow", "order") if parent == "narrowed out" else ()
+    if parent == "deleted":
+        rulvar("runs", "rm", "p", "--yes")
+    [(child_id, found)] = bulk("--dry-run", *words).items()
+    assert (child_id.startswith("p."), found) == (True, (True, None))
+    assert bulk(*words) == {child_id: (True, None)}
+    (project / "well").touch()
+    rulvar("worker", "--until-idle")
+    listed = json.loads(rulvar("runs", "ls", "--json").stdout)
+    assert {row["run_id"]: row["status"] for row in listed["runs"]}[child_id] == "ok"

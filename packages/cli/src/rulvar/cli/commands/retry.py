@@ -19,11 +19,16 @@ from rulvar.core.records import RunFilter
 from rulvar.core.wire import parse_time
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from typing import TypeAlias
+
     from rulvar.cli.multi_run import Document
     from rulvar.cli.output import Output
     from rulvar.core import Engine
     from rulvar.core.records import RunMeta
     from rulvar.core.stores import Stores
+
+    _Act: TypeAlias = Callable[[Engine, Stores, str], Awaitable[Document]]
 
 __all__ = ["retry"]
 
@@ -72,7 +77,8 @@ def retry(
     Give RUN_IDs, or --status and what narrows it. The call whose error ended a run is executed
     again, and so is what the workflow did because of that error (a compensation, for example);
     no other completed call is repeated. The workflow's code is not needed here. A run that did
-    not fail is left unchanged.
+    not fail is left unchanged. A child whose parent has not ended, or is retried with it, is
+    left out and named: its parent resumes it. With --status an orphan is reopened as any run.
 
     \b
     Examples:
@@ -88,20 +94,21 @@ def retry(
         message = "--since, --workflow and --tag narrow --status: leave them out with RUN_IDs"
         raise ConfigError(message)
     chosen = run_ids
+    reopen: _Act = partial(_reopen, dry_run=dry_run)
     if statuses:
         with opened_stores(store, read_only=True) as stores:
             rows = stores.journal.list_runs(RunFilter(statuses=statuses, tags=tags))
-            chosen = tuple(row.run_id for row in rows if _is_wanted(row, since_ms, workflow))
+        wanted = [row for row in rows if _is_wanted(row, since_ms, workflow)]
+        chosen = tuple(row.run_id for row in wanted)
+        reopen = _Selected(wanted, dry_run=dry_run).reopen
     if not chosen and not output.json:
         output.print("no runs match: nothing to retry")
-    context.exit(each_run(output, chosen, store, partial(_reopen, dry_run=dry_run), _describe))
+    context.exit(each_run(output, chosen, store, reopen, _describe))
 
 
 def _is_wanted(row: RunMeta, since_ms: int | None, workflow: str | None) -> bool:
     if workflow is not None and row.workflow_name != workflow:
         return False
-    if row.parent_run_id is not None:
-        return False  # a child is retried by its parent
     if since_ms is None:
         return True
     try:
@@ -109,6 +116,38 @@ def _is_wanted(row: RunMeta, since_ms: int | None, workflow: str | None) -> bool
     except ValueError:
         return False
     return SystemClock().now_ms() - ended_ms <= since_ms
+
+
+class _Selected:
+    """Runs that a filter chose, in the order of their ids: a parent comes before its children.
+
+    A child whose parent has not ended, or is retried with it, is left out, with the reason.
+    """
+
+    def __init__(self, rows: Sequence[RunMeta], *, dry_run: bool) -> None:
+        self._parents = {row.run_id: row.parent_run_id for row in rows}
+        self._dry_run = dry_run
+        self._retried: set[str] = set()
+
+    async def reopen(self, engine: Engine, stores: Stores, run_id: str) -> Document:
+        parent = self._parents[run_id]
+        if parent in self._retried:
+            self._retried.add(run_id)
+            reason = f"its parent {parent!r} is retried, and the child in its segment"
+            return _left_out(reason)
+        try:
+            done = await _reopen(engine, stores, run_id, dry_run=self._dry_run)
+        except ConfigError as error:
+            if parent is None:
+                raise
+            return _left_out(str(error))
+        if done["reopened"] or done.get("would_reopen"):
+            self._retried.add(run_id)
+        return done
+
+
+def _left_out(reason: str) -> Document:
+    return {"reopened": False, "status": None, "left_out": reason}
 
 
 async def _reopen(engine: Engine, stores: Stores, run_id: str, *, dry_run: bool) -> Document:
@@ -122,6 +161,8 @@ async def _reopen(engine: Engine, stores: Stores, run_id: str, *, dry_run: bool)
 
 
 def _describe(done: Document) -> list[str]:
+    if "left_out" in done:
+        return [f"left out: {done['left_out']}"]
     if done.get("would_reopen"):
         return ["would be reopened"]
     if done["reopened"]:
