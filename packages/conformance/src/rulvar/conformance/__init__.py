@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from rulvar.conformance.certification.certificate import Certificate, Outcome, Result
     from rulvar.conformance.certification.report import report
     from rulvar.conformance.certification.runner import Certification, certify
-    from rulvar.conformance.contract.clauses import Clause, Level, Sharing
+    from rulvar.conformance.contract.clauses import Clause
+    from rulvar.conformance.contract.levels import Level, Sharing
     from rulvar.conformance.contract.registry import catalogue
     from rulvar.conformance.harness.store_under_test import (
         Home,
@@ -65,8 +66,8 @@ _HOMES = {
     "Outcome": "certification.certificate",
     "Result": "certification.certificate",
     "Clause": "contract.clauses",
-    "Level": "contract.clauses",
-    "Sharing": "contract.clauses",
+    "Level": "contract.levels",
+    "Sharing": "contract.levels",
     "report": "certification.report",
     "Certification": "certification.runner",
     "certify": "certification.runner",

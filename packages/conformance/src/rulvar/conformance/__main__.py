@@ -14,7 +14,7 @@ from rulvar.conformance.certification.options import (
     list_clauses,
     run_certification,
 )
-from rulvar.conformance.contract.clauses import Level, Sharing
+from rulvar.conformance.contract.levels import Level, Sharing
 from rulvar.core.errors import RulvarError
 
 if TYPE_CHECKING:

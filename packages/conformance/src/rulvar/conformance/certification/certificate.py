@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from rulvar.conformance.contract.clauses import Strength
+    from rulvar.conformance.contract.levels import Strength
 
 __all__ = ["Certificate", "Outcome", "Result"]
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from rulvar.conformance.certification.attribution import fault_of
 from rulvar.conformance.certification.certificate import Certificate, Result
 from rulvar.conformance.contract.claims import declared_by
-from rulvar.conformance.contract.clauses import LEVELS, Level, covers, reaches
+from rulvar.conformance.contract.clauses import covers
+from rulvar.conformance.contract.levels import LEVELS, Level, reaches
 from rulvar.conformance.contract.registry import chosen
 from rulvar.conformance.harness.check_context import CheckContext, Settings
 from rulvar.conformance.harness.child import IN_CHILD

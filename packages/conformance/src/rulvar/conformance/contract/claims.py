@@ -6,7 +6,7 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.contract.clauses import Level
+from rulvar.conformance.contract.levels import Level
 from rulvar.core.capabilities import (
     busy_timeout_ms_of,
     declares_fenced_writes,

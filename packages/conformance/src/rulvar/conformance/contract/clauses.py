@@ -22,52 +22,17 @@ X   everything at once, against the reference store
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
+
+from rulvar.conformance.contract.levels import Sharing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rulvar.conformance.contract.levels import Level, Strength
     from rulvar.conformance.harness.check_context import CheckContext
 
-__all__ = ["LEVELS", "Clause", "Level", "Section", "Sharing", "Strength", "covers", "reaches"]
-
-
-class Level(StrEnum):
-    """What a store claims to be; each level is checked by the clauses of its own name."""
-
-    JOURNAL = "journal"
-    LEASABLE = "leasable"
-    FENCED = "fenced"
-    TRANSCRIPTS = "transcripts"
-    FENCED_PAIR = "fenced-pair"
-
-
-class Sharing(StrEnum):
-    """How far a store's state reaches: one object, one process, or several processes."""
-
-    OBJECT = "object"
-    PROCESS = "process"
-    SHARED = "shared"
-
-
-Strength = Literal["MUST", "SHOULD"]
-
-LEVELS: dict[Level, frozenset[Level]] = {
-    Level.JOURNAL: frozenset({Level.JOURNAL}),
-    Level.LEASABLE: frozenset({Level.JOURNAL, Level.LEASABLE}),
-    Level.FENCED: frozenset({Level.JOURNAL, Level.LEASABLE, Level.FENCED}),
-    Level.TRANSCRIPTS: frozenset({Level.TRANSCRIPTS}),
-    Level.FENCED_PAIR: frozenset(Level),
-}
-"""Each level with those that it includes."""
-
-_FARTHEST = tuple(Sharing)
-
-
-def reaches(have: Sharing, need: Sharing) -> bool:
-    """Whether a store of reach ``have`` can be tried where ``need`` is needed."""
-    return _FARTHEST.index(have) >= _FARTHEST.index(need)
+__all__ = ["Clause", "Section", "covers"]
 
 
 def covers(claim: frozenset[Level], clause: Clause) -> bool:

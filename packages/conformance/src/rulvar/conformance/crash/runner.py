@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from rulvar.conformance.contract.clauses import Sharing
+from rulvar.conformance.contract.levels import Sharing
 from rulvar.conformance.crash.call_log import KillPoint
 from rulvar.conformance.crash.crash_case import calibrate, die
 from rulvar.conformance.crash.invariants import Finding

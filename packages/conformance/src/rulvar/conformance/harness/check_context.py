@@ -9,7 +9,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from rulvar.conformance.contract.clauses import Level
+from rulvar.conformance.contract.levels import Level
 from rulvar.conformance.harness.actors import Actor
 from rulvar.conformance.harness.failure import CheckFailure, NotVerified, Timeline, TooSlow
 from rulvar.conformance.harness.state import RunState, differences, read_state

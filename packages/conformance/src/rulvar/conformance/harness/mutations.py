@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.contract.clauses import Level
+from rulvar.conformance.contract.levels import Level
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
-from rulvar.conformance.contract.clauses import Sharing
+from rulvar.conformance.contract.levels import Sharing
 from rulvar.conformance.harness.actors import Actor
 from rulvar.conformance.harness.failure import shown
 from rulvar.conformance.harness.mutations import Strike

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from rulvar.conformance.contract.clauses import Sharing
+from rulvar.conformance.contract.levels import Sharing
 from rulvar.conformance.harness.failure import NotVerified
 from rulvar.conformance.harness.references import Reference
 from rulvar.core.errors import ConfigError

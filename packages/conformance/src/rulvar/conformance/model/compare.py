@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
-from rulvar.conformance.contract.clauses import Level
+from rulvar.conformance.contract.levels import Level
 from rulvar.conformance.harness.failure import CheckFailure, shown
 from rulvar.conformance.harness.state import read_run
 from rulvar.core.errors import JournalOrderViolation, LeaseHeldError

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from rulvar.conformance.contract.clauses import Level, Sharing
+from rulvar.conformance.contract.levels import Level, Sharing
 from rulvar.conformance.harness.actors import record
 from rulvar.conformance.model.compare import Both, Pair
 from rulvar.core.capabilities import has_meta_lookup

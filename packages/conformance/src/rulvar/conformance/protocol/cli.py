@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.contract.clauses import Sharing
+from rulvar.conformance.contract.levels import Sharing
 from rulvar.conformance.harness.store_under_test import StoreAtUrl, StoreFromFactory
 from rulvar.conformance.harness.terminated import cleans_up_at_sigterm
 from rulvar.conformance.protocol.guards import GUARDS, named

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.contract.clauses import Sharing
+from rulvar.conformance.contract.levels import Sharing
 from rulvar.conformance.harness.failure import NotVerified
 from rulvar.conformance.soak.background import LiveChecker, disturb, read
 from rulvar.conformance.soak.checker import judge

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.contract.clauses import Level, Section
+from rulvar.conformance.contract.clauses import Section
+from rulvar.conformance.contract.levels import Level
 from rulvar.conformance.harness.actors import record
 from rulvar.conformance.harness.interleave import Interleaving, interleave
 from rulvar.conformance.harness.mutations import SURFACES

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.contract.clauses import Level, Section, Sharing
+from rulvar.conformance.contract.clauses import Section
+from rulvar.conformance.contract.levels import Level, Sharing
 from rulvar.conformance.harness.interleave import Interleaving, interleave
 from rulvar.core.capabilities import fencing_domain_of
 from rulvar.core.errors import ConfigError

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rulvar.conformance.contract.claims import CAPABILITIES, missing_methods, takes
-from rulvar.conformance.contract.clauses import Level, Section
+from rulvar.conformance.contract.clauses import Section
+from rulvar.conformance.contract.levels import Level
 from rulvar.conformance.harness.actors import record
 from rulvar.core.capabilities import (
     busy_timeout_ms_of,

@@ -8,7 +8,8 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.contract.clauses import Level, Section, Sharing
+from rulvar.conformance.contract.clauses import Section
+from rulvar.conformance.contract.levels import Level, Sharing
 from rulvar.conformance.harness.actors import record
 from rulvar.conformance.harness.failure import NotVerified
 from rulvar.conformance.harness.interleave import Interleaving, interleave

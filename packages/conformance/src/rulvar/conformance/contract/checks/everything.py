@@ -6,7 +6,8 @@ import contextlib
 import io
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.contract.clauses import Level, Section
+from rulvar.conformance.contract.clauses import Section
+from rulvar.conformance.contract.levels import Level
 from rulvar.conformance.harness.failure import NotVerified
 
 if TYPE_CHECKING:

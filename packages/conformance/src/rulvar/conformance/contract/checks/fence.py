@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.contract.clauses import Level, Section
+from rulvar.conformance.contract.clauses import Section
+from rulvar.conformance.contract.levels import Level
 from rulvar.conformance.harness.mutations import SURFACES, Strike, prepare
 from rulvar.core.checks import MAX_INTEGER
 from rulvar.core.records import Lease

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Self, cast
 
-from rulvar.conformance.contract.clauses import Level, Section, Sharing
+from rulvar.conformance.contract.clauses import Section
+from rulvar.conformance.contract.levels import Level, Sharing
 from rulvar.conformance.harness.actors import record
 from rulvar.conformance.harness.failure import NotVerified
 from rulvar.conformance.harness.forked_child import ForkedChild
@@ -20,7 +21,7 @@ from rulvar.core.errors import LeaseHeldError, StoreForkedError
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from rulvar.conformance.contract.clauses import Strength
+    from rulvar.conformance.contract.levels import Strength
     from rulvar.conformance.harness.actors import Actor
     from rulvar.conformance.harness.check_context import CheckContext
     from rulvar.core.spi import LeasableStore

@@ -5,7 +5,8 @@ from __future__ import annotations
 import unicodedata
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.contract.clauses import Level, Section
+from rulvar.conformance.contract.clauses import Section
+from rulvar.conformance.contract.levels import Level
 from rulvar.core.errors import ConfigError
 from rulvar.core.records import Lease, RunFilter, RunMeta
 

@@ -6,7 +6,8 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from rulvar.conformance.contract.clauses import Level, Section
+from rulvar.conformance.contract.clauses import Section
+from rulvar.conformance.contract.levels import Level
 from rulvar.conformance.harness.actors import record
 from rulvar.conformance.harness.interrupts import Interrupted
 from rulvar.conformance.harness.state import RunState, read_run

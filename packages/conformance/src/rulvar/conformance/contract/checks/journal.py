@@ -6,7 +6,8 @@ import json
 import threading
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.contract.clauses import Level, Section, Sharing
+from rulvar.conformance.contract.clauses import Section
+from rulvar.conformance.contract.levels import Level, Sharing
 from rulvar.conformance.harness.actors import record
 from rulvar.conformance.harness.interleave import Interleaving, interleave
 from rulvar.core.checks import MAX_INTEGER, MAX_PAYLOAD_BYTES

@@ -6,7 +6,8 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rulvar.conformance.contract.clauses import Level, Section, Sharing
+from rulvar.conformance.contract.clauses import Section
+from rulvar.conformance.contract.levels import Level, Sharing
 from rulvar.conformance.harness.actors import record
 from rulvar.conformance.harness.interleave import Interleaving, interleave
 from rulvar.core.capabilities import has_lease_admin

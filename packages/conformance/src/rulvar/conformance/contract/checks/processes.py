@@ -7,7 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, cast
 
-from rulvar.conformance.contract.clauses import Level, Section, Sharing
+from rulvar.conformance.contract.clauses import Section
+from rulvar.conformance.contract.levels import Level, Sharing
 from rulvar.conformance.harness.actors import record
 from rulvar.conformance.harness.children import ChildDied
 from rulvar.conformance.harness.failure import NotVerified
