@@ -31,7 +31,15 @@ async def cancels(_ctx: Context) -> None:
 
 @workflow
 async def waits(ctx: Context) -> None:
-    await ctx.step("wait", asyncio.sleep, 600)
+    await ctx.step("wait", wait)
+
+
+async def wait() -> None:
+    under_way[0].set()
+    await asyncio.sleep(600)
+
+
+under_way: list[asyncio.Event] = []
 
 
 @pytest.mark.parametrize("culprit", [stops, cancels], ids=["stops", "cancels"])
@@ -39,9 +47,10 @@ def test_it_is_a_death_of_that_run_and_of_no_other(culprit: object) -> None:
     with MemoryStores() as stores:
 
         async def host() -> None:
+            under_way[:] = [asyncio.Event()]
             async with Engine(stores) as engine:
-                neighbour = engine.start(waits, run_id="n")
-                await neighbour.began()
+                engine.start(waits, run_id="n")
+                await under_way[0].wait()
                 await engine.start(culprit, run_id="c").result()  # type: ignore[arg-type]
 
         with pytest.raises((RuntimeError, asyncio.CancelledError)):
@@ -51,6 +60,7 @@ def test_it_is_a_death_of_that_run_and_of_no_other(culprit: object) -> None:
             "c": ("running", None),
             "n": ("running", 1),
         }
+        assert len(stores.journal.load("n")) == 2, "its step was begun, and not given up"
 
 
 def test_a_host_that_ends_its_own_loop_lets_its_runs_go_in_order() -> None:

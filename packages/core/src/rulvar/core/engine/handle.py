@@ -211,7 +211,7 @@ class RunHandle:
             self._loop.call_soon_threadsafe(ask)
 
     def _live(self, segment: Segment) -> None:
-        self._segment = segment
+        self._segment = self._task.segment = segment
         self._began.set()
         if self._asked is not None:
             segment.end(self._asked)

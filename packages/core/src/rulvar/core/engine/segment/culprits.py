@@ -1,4 +1,4 @@
-"""Code of a run that ends whoever executes it: by the event loop, or by tasks of others.
+"""Code of a run that ends its process: by the event loop, or by the tasks of others.
 
 ``loop.stop()`` ends the host's loop, and a cancellation of every task its main task. What
 comes then looks like an orderly end: each segment is cancelled, and lets its run go. For the run
@@ -6,7 +6,7 @@ whose code did it that is a death, as if it had killed its process: at every res
 it again. So its segment is marked here, and its row does not say that it was let go in order.
 
 Whose code it was is told by the context that the call was made in: tasks, callbacks and the
-threads of steps inherit it. Where none is known, `blame` marks every run that was executing.
+threads of steps inherit it. Where it is unknown, `blame` marks every run that was executing.
 """
 
 from __future__ import annotations
@@ -32,11 +32,19 @@ _watched: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 
 class SegmentTask(asyncio.Task[T]):
-    """The task that drives a segment: it notes whose code cancels it."""
+    """The task that drives a segment: it notes whose code cancels it.
+
+    The segment ends at once, not when the cancellation arrives: a caller that cancels every task
+    cancels the body's too, and a call that is left in that way was not given up by the body.
+    """
+
+    segment: Segment | None = None
 
     def cancel(self, msg: Any | None = None) -> bool:  # noqa: ANN401 - the signature is asyncio's
         """Cancel it, as any task; a run whose code does that has ended its own process."""
         _mark_caller(self.get_loop(), CANCELLED)
+        if self.segment is not None:
+            self.segment.stop()
         return super().cancel(msg)
 
 
