@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "guide" / "deploying.md"
 def test_every_block_of_the_page_about_deploys_runs(tmp_path: Path) -> None:
     text = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 10
     program = tmp_path / "deploys.py"
     program.write_text("\n".join(blocks), encoding="utf-8")
     done = subprocess.run(

@@ -235,7 +235,7 @@ def on_a_terminal(*args: str) -> tuple[str, str]:
 def test_the_progress_line_keeps_out_of_standard_output() -> None:
     told, shown = on_a_terminal("run", "chatty", "--run-id", "c1")
     assert told == "from the step\n7\n"
-    assert "steps done: 1, now: say" in shown
+    assert "steps done: 1, running: say" in shown
     assert "run c1: ok" in shown
 
 
