@@ -347,7 +347,7 @@ def test_an_unknown_clause_level_or_effort_is_refused_by_name() -> None:
         certify(_subject("sound"), only=["A9"])
     with pytest.raises(ConfigError, match="did you mean 'A5-guard'"):
         certify(_subject("sound"), only=["A5-gard"])
-    with pytest.raises(ConfigError, match="'gold' is no level"):
+    with pytest.raises(ConfigError, match="'gold' is not a level"):
         certify(_subject("sound"), level="gold")
     with pytest.raises(ConfigError, match="effort"):
         certify(_subject("sound"), effort=0)
