@@ -3,7 +3,7 @@
 Each *stage* takes a tenure of a throw-away run, writes under it, lets it die in one of the
 ways that a lease dies, and offers the dead lease to every mutation. Refused means that the
 store raised `LeaseHeldError` and that what can be read of the run is what it was before. What
-speaks against a store counts when it happens again in a fresh tenure, with nobody else in
+speaks against a store counts when it happens again in a fresh tenure, with no other owner in
 between: a probe that stalled until another had its run must not accuse a sound store.
 The run ids are few and fixed, so that a crashed probe leaves nothing that the next one does
 not clear; a probe skips a run id that another holds.
@@ -124,7 +124,7 @@ def _finding(
 
 
 class _TakenError(Exception):
-    """Somebody else holds this run id."""
+    """Another owner holds this run id."""
 
 
 class _StuckError(Exception):
@@ -187,12 +187,12 @@ class _Probe:
             self._note("acquire", "live", "failed", f"epoch {lease.epoch} was granted before")
             raise _StuckError
         if lease.epoch > self._highest + 1:
-            self._gaps += 1  # somebody else may have had the run meanwhile
+            self._gaps += 1  # another owner may have had the run meanwhile
         self._highest = lease.epoch
         return lease
 
     def _is_ours(self, leases: LeaseAdmin, before: Lease) -> bool:
-        """Whether nobody else has the run; none can take it just after a renewal."""
+        """Whether no other owner has the run; none can take it just after a renewal."""
         if self._is_live(before):
             return True
         now = leases.get_lease(self._run_id)
@@ -224,7 +224,9 @@ class _Probe:
             self._attempt("release", "live", self._run_id, lease)
             self._live = None
         elif kind == "forged owner":
-            return Lease(run_id=lease.run_id, owner=f"{_PROBE_NAME}:nobody", epoch=lease.epoch)
+            return Lease(
+                run_id=lease.run_id, owner=f"{_PROBE_NAME}:never-granted", epoch=lease.epoch
+            )
         elif kind == "forged epoch":
             return Lease(run_id=lease.run_id, owner=lease.owner, epoch=lease.epoch + 1)
         return lease
@@ -414,7 +416,7 @@ class _Probe:
         return (tuple(journal.load(run_id)), row, blobs, lease)
 
     def clear(self) -> None:
-        """Remove what stands under both run ids, unless somebody else holds them."""
+        """Remove what stands under both run ids, unless another owner holds them."""
         if self._live is None and not any(self._observe()):
             return
         try:
@@ -437,7 +439,7 @@ class _Probe:
 
     def _wipe(self, lease: Lease) -> None:
         if not self._is_live(lease):
-            return  # somebody else may have the run by now, and clears it
+            return  # another owner may have the run by now, and clears it
         for ref in self._transcripts.list_refs(lease.run_id):
             fenced = ref == f"{lease.run_id}/probe" and self._removes("delete_blob", lease)
             if not fenced and self._is_live(lease):

@@ -3,7 +3,7 @@
 A copy goes through the SPI alone, so it works between any two stores. What makes it safe:
 
 - *Nobody else writes.* Where a side grants leases, the copy holds the run there for as long
-  as it takes, as a worker would. A run that somebody holds is left for another time.
+  as it takes, as a worker would. A run that are held is left for another time.
 - *No old number is granted again.* Before anything is written, the destination's epoch for
   the run is raised to every epoch that was seen: the source's own, and those in the journal.
 - *Nothing is mixed.* The first thing written is a blob that says whose unfinished copy this

@@ -1,4 +1,4 @@
-"""What an engine tells about its runs, as it happens: the value that observers get.
+"""What an engine reports about its runs as it happens: the value that observers get.
 
 ========================= =================================================================
 kind                      what happened; ``name`` and ``detail`` besides

@@ -13,7 +13,7 @@ class IdSource(Protocol):
     """What mints identifiers and random numbers for an engine."""
 
     def token(self) -> str:
-        """Return a fresh identifier that nobody else has: 32 lower-case hex digits."""
+        """Return a fresh identifier that no other owner has: 32 lower-case hex digits."""
         ...
 
     def uuid(self) -> uuid.UUID:

@@ -135,7 +135,7 @@ def _has_ended(there: ProcessIdentity) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        pass  # it is there, and somebody else's
+        pass  # it is there, and another owner's
     except (OSError, OverflowError):
         return False
     fields = _stat(there.pid)

@@ -268,7 +268,7 @@ def decode_meta(run_id: str, data: bytes | str) -> RunMeta:
 
     So does a known one whose value could not be written again (a lone surrogate, a count
     outside 0 to 2^53-1). ``run_id`` is the key that the row is stored under, and wins over
-    the row's own. Raises `InvalidJSONError` when the row is no object with a string
+    the row's own. Raises `InvalidJSONError` when the row is not an object with a string
     ``status`` and a string ``updatedAt`` (promise M2).
     """
     text = _text(data)

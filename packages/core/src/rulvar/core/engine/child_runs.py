@@ -26,7 +26,7 @@ _log = logging.getLogger("rulvar.engine")
 class ChildRuns:
     """The children of one engine's runs.
 
-    ``launch`` begins a segment under a lease of its own; ``briefly`` acts on a run under a
+    ``launch`` begins a segment under a separate lease; ``briefly`` acts on a run under a
     brief lease.
     """
 
@@ -68,4 +68,6 @@ class ChildRuns:
         try:
             await self._with_short_lease(child_id, act)
         except RulvarError as error:
-            _log.warning("run %r was given up by its parent and lives on: %s", child_id, error)
+            _log.warning(
+                "run %r was given up by its parent and could not be cancelled: %s", child_id, error
+            )

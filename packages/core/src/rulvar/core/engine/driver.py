@@ -152,7 +152,7 @@ def _in_order(runtime: Runtime, writer: RunWriter) -> None:
         writer.detach("it was asked to stop", format_time(runtime.clock.now_ms()))
     except StoreError as error:
         _log.warning(
-            "run %r: its row could not say that it was let go in order, so the next segment "
+            "run %r: its row could not say that it was handed back in order, so the next segment "
             "will count this one as dead: %s",
             writer.run_id,
             error,

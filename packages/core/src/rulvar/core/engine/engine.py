@@ -71,7 +71,7 @@ _GIT_THREADS = 8
 class Engine:
     """Runs workflows over a pair of stores (contract.md#the-engine).
 
-    ``workflows`` are what `resume` and a worker can go on with. ``owner`` is the readable
+    ``workflows`` are what `resume` and a worker can continue. ``owner`` is the readable
     part of this engine's owner strings, to which the process and a token are added.
 
     ``ownership="lease"`` (the default): over a leasable store every segment acquires first.
@@ -93,7 +93,7 @@ class Engine:
     ``step_threads`` the plain step functions. ``clock`` and ``ids`` are where time and
     chance come from.
 
-    ``observer`` is called with what happens, soon after and in a thread of its own, one event
+    ``observer`` is called with what happens, soon after and in a separate thread, one event
     at a time; ``observers`` are plugins with the hook ``rulvar_observe``, which do the same.
     One that raises is logged, one that is too slow loses events, and none reaches a run.
 
@@ -240,7 +240,7 @@ class Engine:
         the awaiting task is cancelled the run is let go, not cancelled: it can be resumed.
 
         Raises `ConfigError` for bad arguments or another run under the same id;
-        `LeaseHeldError` (``held``) while somebody has it; `SupersededError`,
+        `LeaseHeldError` (``held``) while it is held; `SupersededError`,
         `SettlementError` and store errors when the segment could not give an outcome.
         """
         await callers.confirmed_caller(self._runtime)
@@ -378,7 +378,7 @@ class Engine:
         one a brief lease is taken. An unknown run is a no-op. From inside the run it goes
         through the segment's own lease and ends the segment.
 
-        Raises `LeaseHeldError` (``held``) while somebody has the run.
+        Raises `LeaseHeldError` (``held``) while the run is held.
         """
         check_run_id(run_id)
         caller = await callers.confirmed_caller_of(self._runtime, run_id)
@@ -396,7 +396,7 @@ class Engine:
         """Delete the checkpoints and summaries that completed calls of a run no longer need.
 
         Exact references only. ``lease`` is the caller's own; without one a brief lease is
-        taken. Raises `LeaseHeldError` (``held``) while somebody has the run, `ConfigError`
+        taken. Raises `LeaseHeldError` (``held``) while the run is held, `ConfigError`
         for one that never began, `JournalCompatibilityError` for another generation's. From
         inside the run it goes through the segment's own lease.
         """

@@ -103,7 +103,7 @@ class RunHandle:
             raise
 
     async def wait(self) -> None:
-        """Wait until the segment is over, whatever it came to."""
+        """Wait until the segment is over, however it ended."""
         self._runtime.bridge.refuse_child()
         over = asyncio.wrap_future(self._over)
         try:

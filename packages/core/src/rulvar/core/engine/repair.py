@@ -37,7 +37,7 @@ Decide: TypeAlias = "Callable[[RunMeta | None, Sequence[JournalRecord]], RunMeta
 
 
 class RowRewriter:
-    """Rewrites rows of runs that nobody holds, each under a lease of its own.
+    """Rewrites rows of runs without a holder, each under its lease.
 
     Over a store without leases it writes without one, as every single writer does.
     ``lease_ttl`` is for a leasable store that does not say how long its leases live.
@@ -65,7 +65,7 @@ class RowRewriter:
 
         ``decide`` is asked under the lease, and again when the lease had to be taken again.
         None means that there was no lease, or nothing to write. Raises `LeaseHeldError`
-        (``held``) while somebody has the run, `SupersededError` when it is lost meanwhile,
+        (``held``) while the run is held, `SupersededError` when it is lost meanwhile,
         `SegmentEnded` from inside a segment that has ended, and what the store raises.
         """
         runtime = self._engine.runtime

@@ -1,4 +1,4 @@
-"""A worker: takes unfinished runs that nobody holds and goes on with them."""
+"""A worker: acquires unfinished runs that have no holder, and continues them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class WorkerReport:
     """What a worker did, counted.
 
     ``outcomes`` counts segments by the status they ended with (``running``: let go when the
-    worker stopped); ``held`` runs that somebody else took first; ``superseded`` segments
+    worker stopped); ``held`` runs that another owner took first; ``superseded`` segments
     that lost their run; ``retained`` the runs that retention has deleted; ``broken`` the runs
     that were set aside, with their errors; ``blocked`` those that wait for another code, with
     what this one cannot replay.
@@ -232,7 +232,7 @@ class Worker:
             report.busy += 1
             result = WorkerResult(run_id=handle.run_id, error=error)
         except (StoreFullError, OutcomeUnknownError, SettlementError) as error:
-            _log.error("run %r rests for %d s: %s", handle.run_id, _REST_MS // 1000, error)
+            _log.error("run %r is left alone for %d s: %s", handle.run_id, _REST_MS // 1000, error)
             report.broken[handle.run_id] = f"{type(error).__name__}: {error}"
             self._sweeper.rest(handle.run_id, _REST_MS)
             result = WorkerResult(run_id=handle.run_id, error=error)

@@ -82,7 +82,7 @@ def maker_of(scope: str) -> tuple[str, str, int] | None:
 
 @dataclass(slots=True, eq=False)
 class CallState:
-    """One call that counts: its opening, and what it came to."""
+    """One call that counts: its opening, and its outcome."""
 
     opening: JournalEntry
     answer: JournalEntry | None = None

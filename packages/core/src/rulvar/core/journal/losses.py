@@ -12,7 +12,7 @@ three things are losses:
 - an answer (``ref``) names an opening that is not there.
 
 What such a record said is not known: a payment that it answered would be made again, and so no
-segment goes on with what is left. Other writers' entries prove nothing, and neither does a gap
+segment continues what is left. Other writers' entries prove nothing, and neither does a gap
 beside one. The loss of the *last* records leaves nothing that this could find. No I/O.
 """
 

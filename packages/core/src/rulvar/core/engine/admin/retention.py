@@ -1,4 +1,4 @@
-"""Taking away what is no longer wanted: pruning a run's blobs, deleting old runs.
+"""Retention: pruning a run's blobs, deleting old runs.
 
 Both act under a lease, and every verdict is taken from what is read under that lease: a run
 that was deleted, recreated and is at work again is not touched, whatever the listing said.

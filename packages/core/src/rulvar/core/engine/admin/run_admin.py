@@ -72,7 +72,7 @@ def with_short_lease(
 ) -> T:
     """Take a run, act under that lease, give it back.
 
-    Raises `LeaseHeldError` (``held``) while somebody has it, and what ``act`` raises.
+    Raises `LeaseHeldError` (``held``) while it is held, and what ``act`` raises.
     """
     ownership = take()
     try:
@@ -144,7 +144,7 @@ def _decision(kind: str, now: str, **facts: object) -> JournalEntry:
 def retry(runtime: Runtime, writer: RunWriter) -> RunOutcome | None:
     """Reopen a run that failed, without executing it; None when it is reopened.
 
-    The row says so, and workers go on with the run. Returns the outcome of a run that did
+    The row says so, and workers continue the run. Returns the outcome of a run that did
     not fail, and changes nothing then. Raises `ConfigError` for a child whose parent has not
     ended.
     """
@@ -204,7 +204,7 @@ def _row_lags(state: RunState) -> bool:
 
 
 async def reopen_run(runtime: Runtime, run_id: str) -> str | None:
-    """Journal a retry without executing it: workers go on with the run; no code is needed.
+    """Journal a retry without executing it: workers continue the run; no code is needed.
 
     Returns None when it is reopened, else the status of a run that did not fail. Raises
     `LeaseHeldError` (``held``) while another process has the run, and `ConfigError` for a
@@ -260,7 +260,7 @@ def resolve(
     if state.outcome is not None:
         if any(entry.seq in answered for entry in asked):
             raise answered_already(run_id, key, seq)
-        message = f"run {run_id!r} is {state.outcome.status}: it waits for nothing any more"
+        message = f"run {run_id!r} is {state.outcome.status}: it waits for nothing"
         raise InvalidResolutionError(message, run_id=run_id, key=key)
     suspended = open_suspensions(state.entries)
     opening = choose_wait(run_id, key, seq, suspended, is_answered=lambda: bool(asked))
@@ -283,7 +283,7 @@ def delete(runtime: Runtime, writer: RunWriter) -> None:
 def check_no_live_child(
     runtime: Runtime, run_id: str, records: Sequence[JournalRecord] | None = None
 ) -> None:
-    """Refuse to take a run away from under a child that somebody works on.
+    """Refuse to take a run away from under a child that is being executed.
 
     ``records`` is its journal where that was read already.
     """

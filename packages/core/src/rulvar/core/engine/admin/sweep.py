@@ -1,6 +1,6 @@
 """Which runs a worker should look at: judged from rows and tails, without acquiring.
 
-Passed over: runs that somebody holds, runs outside the hash version window, of workflows or
+Passed over: runs that are held, runs outside the hash version window, of workflows or
 versions that this worker does not have, or that its code cannot replay (``blocked``), suspended
 runs that have not grown and whose ``wake_at`` lies ahead, and broken ones that were set aside
 and have not changed since. A verdict here is only a hint: the segment reads everything again
@@ -171,7 +171,7 @@ class Sweeper:
         return meta
 
     def why_blocked(self, run_id: str) -> str | None:
-        """Return why this code cannot go on with a run, if its row says that. Reads."""
+        """Return why this code cannot continue a run, if its row says that. Reads."""
         meta = self.reads.meta(run_id)
         if meta is None or meta.blocked is None or not self._is_blocked(meta):
             return None
@@ -252,7 +252,7 @@ class Sweeper:
         try:
             return parse_time(meta.wake_at) <= self.clock.now_ms()
         except ValueError:
-            return True  # written by somebody else: the segment will see for itself
+            return True  # written by another owner: the segment will see for itself
 
     def _due_since(self, meta: RunMeta, lease: LeaseInfo | None) -> int:
         """Return since when a run waits for a worker, in Unix milliseconds."""

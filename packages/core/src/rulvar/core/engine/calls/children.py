@@ -1,7 +1,7 @@
-"""Performing a child: a run of its own, begun by a parent and answered in its journal.
+"""Performing a child: a separate run, started by its parent and answered in the parent's journal.
 
 Its id is ``<parent>.<dispatch seq>``, and its dispatch is journalled under the parent's lease
-before it exists. It has a journal, a row and a lease of its own; what it came to is copied
+before it exists. It has a journal, a row and a separate lease; its outcome is copied
 into the parent's journal as the answer to the dispatch. While it lives here its segment is
 the parent's to end: a parent that ends lets it go, and one that is cancelled journals that and
 then cancels it. Workers adopt a child only when its parent is over (`sweep`).
@@ -130,7 +130,7 @@ async def _to_its_end(scope: Scope, opened: Opened, child_id: str, plan: Plan) -
 async def _execute(
     segment: Segment, opened: Opened, child_id: str, plan: Plan
 ) -> RunOutcome | None:
-    """Run one segment of the child; None when somebody else has it just now.
+    """Run one segment of the child; None when another owner has it just now.
 
     What is wrong with the stores is no outcome of the child: it ends the parent's segment,
     and both can be resumed.

@@ -1,4 +1,4 @@
-"""What a workflow's body calls: each call is answered by the journal or performed once.
+"""The workflow function's handle on its run: every durable operation goes through it.
 
 A context belongs to one scope: the body's own, or one branch of a ``parallel``. One task
 uses it at a time. Everything that a body reads from the world goes through it, so that a
@@ -255,7 +255,7 @@ class Context:
         *,
         limit: int | None = None,
     ) -> list[T]:
-        """Run branches side by side, each with a context of its own; return their results.
+        """Run branches side by side, each with a separate context; return their results.
 
         At most ``limit`` run at a time. All branches are waited for, so that nothing is left
         half done; then the first failure in the order of the branches is raised, and the
@@ -287,9 +287,9 @@ class Context:
         key: str | None = None,
         timeout: Duration | None = None,
     ) -> object:
-        """Run ``workflow`` as a run of its own, ``<this run>.<number>``, and return its result.
+        """Run ``workflow`` as a separate run, ``<this run>.<number>``, and return its result.
 
-        The child has a journal and a lease of its own, and is resumed with its parent. It is
+        The child has a journal and a separate lease, and is resumed with its parent. It is
         cancelled with its parent, and when the body gives the call up; when the parent loses
         its run, the child is let go. ``key`` and ``timeout`` are as for `step`: a child that
         is too late is cancelled.

@@ -165,7 +165,7 @@ def place_of(repo: str) -> Place:
     """Return where this process's worktrees of the repository lie; makes the folder.
 
     Clears away what dead processes left. Raises `ConfigError` as `resolve_base`
-    does, and when somebody else owns the place.
+    does, and when another owner owns the place.
     """
     common = _common(repo)
     ours = own_folder(_remove_dead)

@@ -1,4 +1,4 @@
-"""Performing a step: calling the function, trying again, journalling what it came to."""
+"""Performing a step: call the function, retry it, journal its result or failure."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def user_code(segment: Segment) -> UserCode:
 async def call(
     segment: Segment, function: Callable[..., object], args: tuple[object, ...]
 ) -> object:
-    """Call user code: an async function here, a plain one in a thread of its own.
+    """Call user code: an async function here, a plain one in a separate thread.
 
     Raises an `Exception` of the code as it is, and `RaisedError` for anything else that it
     raised; `SegmentEnded` instead when the segment has ended, also while it waited for a

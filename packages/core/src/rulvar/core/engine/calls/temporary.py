@@ -1,4 +1,4 @@
-"""A folder in the temp folder for each process, and the end of those whose process is dead.
+"""One temporary folder for each process; those of dead processes are removed.
 
 ``<temp>/rulvar-worktrees-<user>/<process>/`` is this process's, for as long as it lives, and
 ``<process>.lock`` beside it is locked by it. The operating system gives the lock back when the
@@ -40,7 +40,7 @@ def own_folder(remove: Callable[[Path], None]) -> Path:
     """Return this process's folder, making it; private to this user.
 
     ``remove`` is called with the folder of each dead process; an ``OSError`` of it leaves that
-    folder for the next time. Raises `ConfigError` when somebody else owns the place.
+    folder for the next time. Raises `ConfigError` when another owner owns the place.
     """
     ours = _place_of_user()
     with _making:
@@ -96,7 +96,7 @@ def _clean(ours: Path, remove: Callable[[Path], None]) -> None:
             continue
         descriptor = _try(folder)
         if descriptor is None and _lock_of(folder).exists():
-            continue  # its process lives, or somebody else is at it
+            continue  # its process lives, or another owner is at it
         try:
             with suppress(OSError):
                 remove(folder)

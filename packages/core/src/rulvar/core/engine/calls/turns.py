@@ -1,4 +1,4 @@
-"""A turn loop that lasts: after every turn the state is kept, after a crash it is where it was.
+"""A checkpointed loop: the state is saved after each turn; a crash resumes from the last one.
 
 The loop is one call of the body. Its opening entry's seq names everything that it keeps::
 
@@ -49,7 +49,7 @@ _SEAL = b',"hash":"sha256:'
 
 @dataclass(frozen=True, slots=True)
 class Continue(Generic[T]):
-    """A turn's answer: go on with this state, one I-JSON value."""
+    """A turn's answer: continue this state, one I-JSON value."""
 
     state: T
 
@@ -80,7 +80,7 @@ class Turns:
     """What a turn loop came to: its result, or the partial outcome that a limit left.
 
     ``ended`` says which; ``result`` is there when it is ``done``, ``state`` is the last one
-    that a turn went on with, ``count`` how many turns the loop took in all its segments,
+    that a turn continued, ``count`` how many turns the loop took in all its segments,
     and ``summaries`` the refs of the summaries that were made.
     """
 
@@ -278,7 +278,7 @@ class _Loop:
         )
 
     async def _turn(self) -> Done[object] | None:
-        """Run one turn; keep the state it goes on with, or return what it is done with."""
+        """Run one turn; keep the state it continues, or return what it is done with."""
         segment, number = self._segment, self._at.turns
         segment.executed += 1
         # A copy: a turn that fails half-way must not have changed what the next try gets.

@@ -1,4 +1,4 @@
-"""Work in a real git worktree that outlives nobody: its patch is kept, the folder is not.
+"""Work in a temporary git worktree: its patch is kept, the folder is removed.
 
 The call is journalled with the commit that its base named; that commit stays its base in
 every later segment. The worktree lies in the temp folder at a path made of the run, the

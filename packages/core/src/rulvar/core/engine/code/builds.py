@@ -1,4 +1,4 @@
-"""What a build is called that nobody has named: a hash of the sources that define a workflow.
+"""The default name of a build: a hash of the sources that define a workflow.
 
 The sources of the outermost package that holds the body's module, or those of the module
 alone. They are read once, when somebody first asks, through the import system, so that a

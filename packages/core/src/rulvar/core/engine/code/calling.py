@@ -1,4 +1,4 @@
-"""Where the engine calls what users wrote: what that raises is told, and ends nothing else.
+"""Calls into the application's code: what it raises is reported, and ends nothing else.
 
 A step that calls ``sys.exit`` must not end the worker that runs it, and an event loop lets
 `SystemExit` and `KeyboardInterrupt` through to whoever runs the loop. So what is no
@@ -49,7 +49,7 @@ def original(error: BaseException) -> BaseException:
 
 
 class UserCode:
-    """Surrounds a call of user code, on a loop or in a thread of its own.
+    """Surrounds a call of user code, on a loop or in a separate thread.
 
     ``has_ended`` tells whether the segment has. Leaving it raises an `Exception` of the code
     as it is, `RaisedError` for anything else that the code raised, and what did not come from

@@ -1,6 +1,6 @@
 """A workflow: an async body under a name and a version, with the source it was written in.
 
-The name and the version are its identity: whoever has them may go on with its runs, whatever
+The name and the version are its identity: whoever has them may continue its runs, whatever
 code began those. `code_of` tells codes of one identity apart, for runs that one of them
 cannot replay.
 """
@@ -124,7 +124,7 @@ class Workflow:
         )
 
     def takes(self, version: str | None) -> bool:
-        """Whether it goes on with runs of a version; None is one that does not say."""
+        """Whether it continues runs of a version; None is one that does not say."""
         return version is None or version == self.version or version in self.accepts
 
     def check_args(self, *, provided: bool) -> None:

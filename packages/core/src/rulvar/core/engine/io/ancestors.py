@@ -1,4 +1,4 @@
-"""A child goes on in the segment of its parent alone, for as long as that one has not ended."""
+"""While its parent is unfinished, a child is executed by its parent's segment alone."""
 
 from __future__ import annotations
 

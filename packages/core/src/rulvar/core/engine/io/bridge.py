@@ -207,7 +207,7 @@ class Bridge:
 
 
 async def call_once(function: Callable[[], T]) -> T:
-    """Run a call in a thread of its own: those of the loop may be full of what does not end."""
+    """Run a call in a separate thread: those of the loop may be full of what does not end."""
     bridge = Bridge(threads=1, name="rulvar-once")
     try:
         return await bridge.call(function)

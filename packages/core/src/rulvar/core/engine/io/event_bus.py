@@ -1,4 +1,4 @@
-"""From a segment to whoever listens, without a way back: a listener can never hurt a run.
+"""One-way, bounded event delivery: an observer can neither block nor fail a run.
 
 Events come from bridge and renewer threads, and under locks: telling one puts it into a
 buffer for each listener and does nothing else. An observer is called from a thread of its
@@ -171,7 +171,7 @@ def _set(future: asyncio.Future[None]) -> None:
 
 
 class _Observed:
-    """One observer, called from a thread of its own that begins with the first event."""
+    """One observer, called from a separate thread that begins with the first event."""
 
     def __init__(self, observer: Callable[[Event], None]) -> None:
         self._observer = observer
@@ -208,7 +208,7 @@ class _Observed:
         if thread is not None and thread is not threading.current_thread():
             thread.join(max(0.0, seconds))
             if thread.is_alive():
-                _log.warning("an observer is not done with its events: %r", self._observer)
+                _log.warning("an observer has not handled all of its events: %r", self._observer)
 
     def _work(self) -> None:
         while True:

@@ -84,7 +84,7 @@ class Reads:
         )
 
     def is_live(self, run_id: str) -> bool:
-        """Whether somebody works on the run now: by its lease, or by its row alone.
+        """Whether is being executed the run now: by its lease, or by its row alone.
 
         A holder whose process is provably gone does not.
         """
@@ -113,7 +113,7 @@ class Reads:
         return found
 
     def live_leases(self) -> frozenset[str]:
-        """Return the runs that somebody holds now; none where the store does not tell.
+        """Return the runs that are held now; none where the store does not tell.
 
         A holder whose process is provably gone holds nothing.
         """

@@ -1,4 +1,4 @@
-"""Who owns a run, for as long as a segment lives: one object, shared by worker and engine.
+"""Ownership of a run during one segment: acquired, renewed, re-acquired after an expiry, lost.
 
 The rules (contract.md#ownership, contract.md#expired-leases):
 
@@ -215,7 +215,7 @@ def _acquire(calls: LeaseApi, run_id: str, owner: str) -> tuple[Lease, str | Non
             if holder is None or epoch is None or not calls.seizes or not is_provably_gone(holder):
                 raise
             over = Lease(run_id=run_id, owner=holder, epoch=epoch)
-            with suppress(LeaseHeldError):  # somebody else was first: see whose it is now
+            with suppress(LeaseHeldError):  # another owner was first: see whose it is now
                 lease = calls.seize(owner, over)
                 _log.warning("run %r was taken from %s, whose process is gone", run_id, holder)
                 return lease, holder
@@ -263,7 +263,7 @@ class OwnedLease:
         """Acquire the run, or seize it from a holder whose process is provably gone.
 
         ``owner`` was never used for a grant; ``fresh_owner`` gives more such strings. Raises
-        `LeaseHeldError` (``held``) while somebody has it, and what a store raises.
+        `LeaseHeldError` (``held``) while it is held, and what a store raises.
         """
         asked_at = clock.monotonic_ms()
         lease, gone = _acquire(calls, run_id, owner)
@@ -343,7 +343,7 @@ class OwnedLease:
     def renew_together(cls, runs: Sequence[OwnedLease]) -> tuple[set[OwnedLease], set[OwnedLease]]:
         """Renew the runs of one engine in one unit.
 
-        Returns those that the renewer shall go on with, and those to try again soon. Raises
+        Returns those that the renewer shall continue, and those to try again soon. Raises
         what a store raises that has renewed none.
         """
         leases = {lease: run for run in runs if (lease := run._to_renew()) is not None}  # noqa: SLF001 - of this class

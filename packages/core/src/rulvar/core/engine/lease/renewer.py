@@ -1,4 +1,4 @@
-"""Renewal from threads of its own: a blocked event loop keeps its leases, for a while.
+"""Renewal of leases in separate threads: a blocked event loop keeps its leases, for a while.
 
 One heap of due renewals, served by a few daemon threads. Each owned run is renewed at a
 third of its time to live; after a busy or unknown answer it is tried again much sooner.
@@ -6,7 +6,7 @@ Where the store can (`LeaseBatch`), one thread renews all that are due, or nearl
 
 What an event loop works on is renewed for as long as that loop answers. One that does not is
 told of after one time to live, and its runs are not renewed any more after a limit: their
-leases run out, and others go on with them. When it answers again, they are renewed again, or
+leases run out, and others continue them. When it answers again, they are renewed again, or
 taken again where nobody has them. What a closed loop worked on is not renewed. A step in a
 thread of its own blocks no loop.
 """
@@ -188,7 +188,7 @@ class LeaseRenewer:
             del runs, answering, silent, going, again
 
     def _renewed(self, runs: list[OwnedLease]) -> tuple[set[OwnedLease], set[OwnedLease]]:
-        """Renew; return which to go on with, and which to try again soon."""
+        """Renew; return which to continue, and which to try again soon."""
         try:
             if len(runs) > 1:
                 return OwnedLease.renew_together(runs)

@@ -393,7 +393,7 @@ class RunWriter:
     def settle(self, draft: JournalEntry | None, meta: RunMeta) -> JournalEntry | None:
         """Append the settle, if there is one to append, and replace the row, in this order.
 
-        Waits for the append in flight; nobody else gets through from here on. Raises as
+        Waits for the append in flight; no other owner gets through from here on. Raises as
         `append` does.
         """
         with self._appending:

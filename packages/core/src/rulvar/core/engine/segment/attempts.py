@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["begin_again"]
 
 _PERFORMED = frozenset({"step", "turns", "worktree"})
-"""A child is a run of its own, which counts for itself; a suspension performs nothing."""
+"""A child is a separate run, which counts for itself; a suspension performs nothing."""
 
 
 async def begin_again(segment: Segment, opening: JournalEntry) -> None:

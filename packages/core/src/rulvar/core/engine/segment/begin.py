@@ -86,7 +86,7 @@ class StartNew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """A caller's request to go on with a run that has begun; ``retry`` reopens a failed one."""
+    """A caller's request to continue a run that has begun; ``retry`` reopens a failed one."""
 
     retry: bool = False
 
@@ -316,7 +316,7 @@ def _workflow(runtime: Runtime, run_id: str, request: StartNew | Resume, start: 
 
 
 def _check_version(run_id: str, workflow: Workflow, start: Start) -> None:
-    """Refuse a run of a version that this workflow does not go on with."""
+    """Refuse a run of a version that this workflow does not continue."""
     if workflow.takes(start.workflow_version):
         return
     has = ", ".join(map(repr, (workflow.version, *workflow.accepts)))

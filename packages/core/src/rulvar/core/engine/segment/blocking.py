@@ -1,8 +1,8 @@
-"""How a segment ends that the present code cannot replay.
+"""How a segment ends when the present code cannot replay its journal.
 
 Nothing is settled: the run keeps its status, and its row says why it is blocked, since when,
 and for which codes. A worker with one of these codes passes it over; one with another code,
-or a rollback, goes on with it. It holds no lease, and it is no death.
+or a rollback, continues it. It holds no lease, and it is no death.
 """
 
 from __future__ import annotations

@@ -404,6 +404,6 @@ class Segment:
         self.scheduler.drain()
 
     def stop(self) -> None:
-        """Let the run go without an outcome: somebody else goes on with it."""
+        """Let the run go without an outcome: another owner continues it."""
         if self.ending is None:
             self.end(Ending.STOPPED)

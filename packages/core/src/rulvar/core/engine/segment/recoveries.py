@@ -1,4 +1,4 @@
-"""Deaths that count: what a new segment makes of a predecessor that ended without a word.
+"""Counted deaths: what a new segment records of a predecessor that ended unrecorded.
 
 A segment ends in order when it settles, or when it lets its run go and says so in the row
 (``stopped``). One that did neither has died with its process, or has lost its run: the next

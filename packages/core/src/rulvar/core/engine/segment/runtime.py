@@ -45,7 +45,7 @@ class ChildHandle(Protocol):
         ...
 
     async def wait(self) -> None:
-        """Wait until it is over, whatever it came to."""
+        """Wait until it is over, however it ended."""
         ...
 
     def detach(self) -> None:
@@ -128,10 +128,10 @@ class Runtime:
         return f"{self.owner}:{told}{self.ids.token()[:16]}"
 
     def take(self, run_id: str) -> OwnedLease:
-        """Acquire a run under an owner string of its own and keep it renewed.
+        """Acquire a run under a fresh owner string and keep it renewed.
 
         One whose holder's process is provably gone is taken from it. Raises
-        `LeaseHeldError` (``held``) while somebody has it.
+        `LeaseHeldError` (``held``) while it is held.
         """
         if self.lease_ttl_ms is None:
             message = "the engine owns nothing over this store"
