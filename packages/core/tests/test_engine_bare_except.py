@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rulvar.core.engine import Done, Engine, workflow
+from rulvar.core.engine.segment import requests
 from rulvar.core.errors import LeaseHeldError, RunCancelledError, SupersededError
 from rulvar.core.stores import Stores
 from rulvar.core.testing import ReferenceStore
@@ -105,7 +106,7 @@ async def deleted(engine: Engine, _store: ReferenceStore) -> None:
     assert segment is not None
     while True:
         try:
-            await segment.delete()
+            await requests.delete(segment)
         except LeaseHeldError:  # the child of this moment; it is over in the next
             await asyncio.sleep(0)
         else:

@@ -29,6 +29,7 @@ from rulvar.core.engine.io.reads import Reads
 from rulvar.core.engine.kernel.durations import milliseconds_of
 from rulvar.core.engine.lease.ownership import ExternalLease
 from rulvar.core.engine.lease.renewer import LeaseRenewer
+from rulvar.core.engine.segment import requests
 from rulvar.core.engine.segment.begin import Resume, StartNew
 from rulvar.core.engine.segment.runtime import Runtime
 from rulvar.core.engine.settings import (
@@ -334,7 +335,7 @@ class Engine:
         check_run_id(run_id)
         caller = await callers.confirmed_caller_of(self._runtime, run_id)
         if caller is not None:
-            await on_loop(caller.loop, caller.cancel())
+            await on_loop(caller.loop, requests.cancel(caller))
             return None
         live = self._live.get(run_id)
         if live is not None:
@@ -363,7 +364,7 @@ class Engine:
         value = normalize(value)
         caller = await callers.confirmed_caller_of(self._runtime, run_id)
         if caller is not None:
-            await on_loop(caller.loop, caller.resolve(key, value, seq))
+            await on_loop(caller.loop, requests.resolve(caller, key, value, seq))
             return
         live = self._live.get(run_id)
         if live is not None and await live.resolve_live(key, value, seq):
@@ -386,7 +387,7 @@ class Engine:
             await self._runtime.bridge.call(
                 partial(run_admin.check_no_live_child, self._runtime, run_id)
             )
-            await on_loop(caller.loop, caller.delete())
+            await on_loop(caller.loop, requests.delete(caller))
             return
         if lease is None and run_id in self._live:
             raise self._held(run_id)

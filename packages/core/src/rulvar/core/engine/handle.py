@@ -15,6 +15,7 @@ from rulvar.core.engine.driver import drive
 from rulvar.core.engine.io.bridge import on_loop
 from rulvar.core.engine.kernel.endings import Ending, SegmentEnded
 from rulvar.core.engine.lease.ownership import OwnedLease
+from rulvar.core.engine.segment import requests
 from rulvar.core.engine.segment.culprits import SegmentTask
 from rulvar.core.engine.segment.lifecycle import CURRENT
 from rulvar.core.errors import StoreError
@@ -190,7 +191,7 @@ class RunHandle:
         await self._began.wait()
         if self._segment is not None and self._segment.ending is None:
             try:
-                await self._segment.resolve(key, value, seq)
+                await requests.resolve(self._segment, key, value, seq)
             except SegmentEnded:
                 pass  # it ended in between: the run is resolved under a brief lease
             else:

@@ -16,7 +16,7 @@ from rulvar.core.engine.kernel.run_retries import RETRIED_STATUSES
 from rulvar.core.engine.kernel.schemas import answered_already, check_resolution, choose_wait
 from rulvar.core.engine.lease.ownership import NoLease
 from rulvar.core.engine.segment.begin import over, read_run, reopen
-from rulvar.core.engine.segment.lifecycle import child_is_live
+from rulvar.core.engine.segment.requests import child_is_live
 from rulvar.core.errors import (
     ConfigError,
     InvalidResolutionError,

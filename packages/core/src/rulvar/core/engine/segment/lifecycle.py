@@ -17,17 +17,14 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from rulvar.core.engine.code.afterlife import Afterlife
 from rulvar.core.engine.kernel.endings import WHY, Ending, SegmentEnded
-from rulvar.core.engine.kernel.schemas import answered_already, check_resolution, choose_wait
+from rulvar.core.engine.kernel.schemas import answered_already
 from rulvar.core.engine.segment.frames import Frames
 from rulvar.core.engine.segment.scheduling import Scheduler
 from rulvar.core.errors import (
-    LeaseHeldError,
     NonDeterminismError,
     StoreError,
     SupersededError,
 )
-from rulvar.core.journal.drafts import answer_draft
-from rulvar.core.values import normalize
 from rulvar.core.wire import format_time
 
 if TYPE_CHECKING:
@@ -42,7 +39,7 @@ if TYPE_CHECKING:
     from rulvar.core.errors import RulvarError
     from rulvar.core.journal import JournalEntry
 
-__all__ = ["CURRENT", "Segment", "child_is_live", "current_segment", "entering"]
+__all__ = ["CURRENT", "Segment", "current_segment", "entering"]
 
 T = TypeVar("T")
 
@@ -70,15 +67,6 @@ async def entering() -> Segment | None:
     if current is not None and current.has_ended:
         await current.refuse("an engine")
     return current
-
-
-def child_is_live(run_id: str, child_id: str) -> LeaseHeldError:
-    """Return what says that a run is not taken away from under its child."""
-    message = (
-        f"run {run_id!r} has the child {child_id!r}, which is held: wait for it, or "
-        "cancel it, then delete its parent"
-    )
-    return LeaseHeldError(message, run_id=child_id, reason="held")
 
 
 class Segment:
@@ -342,54 +330,7 @@ class Segment:
             raise answered_already(self.run_id, opening.key)
         self._answering.add(opening.seq)
 
-    # --- what others ask of a live segment, on its own loop -----------------------------------
-
-    def _is_answered(self, key: str, seq: int | None) -> bool:
-        if seq is None:
-            return self.replay.has_asked(key)
-        answer = self.replay.answer_to(seq)
-        return answer is not None and answer.key == key
-
-    async def resolve(self, key: str, value: object, seq: int | None = None) -> None:
-        """Answer the earliest open suspension of ``key``, or the one that ``seq`` opened.
-
-        Raises `NotAskedError` when there is none, `AlreadyAnsweredError` when another answer
-        came first, and `InvalidResolutionError` when the value does not fit its schema.
-        """
-        self.check()
-        opening = choose_wait(
-            self.run_id,
-            key,
-            seq,
-            self.replay.waiting(),
-            is_answered=partial(self._is_answered, key, seq),
-        )
-        fitting = normalize(value)
-        check_resolution(opening, fitting, run_id=self.run_id)
-        draft = answer_draft(opening, now=self.now(), kind="resolution", value=fitting)
-        # While it is on its way the run does not suspend: whoever waits for it is about to go on.
-        self.scheduler.answers_under_way += 1
-        try:
-            await self.append(draft, claim=partial(self.claim, opening))
-        finally:
-            self.scheduler.answers_under_way -= 1
-            self.scheduler.look_soon()
-
-    async def cancel(self) -> None:
-        """Cancel the run: its outcome will be ``cancelled``."""
-        await self.through_writer(lambda _runtime, writer: writer.authority())
-        self.end(Ending.CANCELLED)
-
-    async def delete(self) -> None:
-        """Delete the run from the inside, under the segment's own lease.
-
-        Raises `LeaseHeldError` (``held``) while a child of it lives here.
-        """
-        self.check()
-        for child_id in self.children:
-            raise child_is_live(self.run_id, child_id)
-        await self.through_writer(lambda _runtime, writer: writer.delete_run())
-        self.end(Ending.DELETED)
+    # --- requests from outside (`requests`), on its own loop ---------------------------------
 
     async def through_writer(self, act: Callable[[Runtime, RunWriter], T]) -> T:
         """Do something to the run from the inside, under the segment's own lease."""
