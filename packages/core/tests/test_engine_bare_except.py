@@ -320,5 +320,5 @@ def test_a_host_ends_quietly_after_such_bodies(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONWARNINGS": "default"},
     )
     assert (done.returncode, done.stdout) == (0, "suspended\n" * 20 + "running\n"), done.stderr
-    noise = [line for line in done.stderr.splitlines() if "its body goes on" not in line]
+    noise = [line for line in done.stderr.splitlines() if "its body continues" not in line]
     assert noise == []
