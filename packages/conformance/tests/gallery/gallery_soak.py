@@ -2,7 +2,7 @@
 
     python gallery_soak.py [--only NAME] [--times N] [--seed FIRST]
 
-Each storm has another seed and ends at its first violation; one that reaches its quorum
+Each storm has another seed and ends at its first violation; one that reaches its coverage goals
 without a violation has missed the defect. The store without a defect must pass. Leaves with 0
 only when every defect was caught every time.
 """

@@ -37,7 +37,7 @@ def test_a_plan_travels_as_json() -> None:
     assert plan.to_json()["goals"]["takeovers"] == 11
 
 
-def test_a_quorum_is_changed_number_by_number() -> None:
+def test_coverage_goals_are_changed_number_by_number() -> None:
     plan = CI.with_goals(accepted=5, refused=None)
     assert plan.goals == replace(CI.goals, accepted=5)
 
