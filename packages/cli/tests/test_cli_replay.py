@@ -187,3 +187,19 @@ def test_a_body_that_blocks_the_loop_ends_the_command(project: Project, form: st
     fine, blocked = json.loads(done.stdout)["runs"]
     assert (fine["run_id"], fine["status"]) == ("f", "ok")
     assert (blocked["run_id"], blocked["status"], blocked["reason"]) == ("a", "blocked", reason)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX descriptors")
+def test_what_a_subprocess_or_a_descriptor_writes_is_no_part_of_the_result(
+    project: Project,
+) -> None:
+    noise = "import os, subprocess\nos.write(1, b'raw\\n')\nsubprocess.run(['echo', 'child'])\n"
+    body = "    " + noise.replace("\n", "\n    ").rstrip(" ")
+    project.deploy(
+        noise
+        + OLD.replace('    return await ctx.step("fine"', body + '    return await ctx.step("fine"')
+    )
+    done = project.said("replay", "f", "--json")
+    assert [run["status"] for run in json.loads(done.stdout)["runs"]] == ["ok"]
+    assert [done.stderr.splitlines().count(each) for each in ("raw", "child")] == [2, 2]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,13 +15,41 @@ if TYPE_CHECKING:
 __all__ = ["output_kept", "watched_loop"]
 
 _LOOK_EVERY_SECONDS = 1.0
+_STDOUT, _STDERR = 1, 2
 
 
 @contextmanager
 def output_kept() -> Iterator[None]:
-    """Send what user code prints to standard error: standard output is the command's."""
-    with redirect_stdout(sys.stderr):
-        yield
+    """Send what user code prints to standard error: standard output is the command's.
+
+    So too what its subprocesses write, and what it writes to descriptor 1, where there is one.
+    """
+    with _copy_of_descriptor() as copy, redirect_stdout(sys.stderr):
+        if copy is None:
+            yield
+            return
+        with suppress(OSError):
+            os.dup2(_STDERR, _STDOUT)
+        try:
+            yield
+        finally:
+            os.dup2(copy, _STDOUT)
+
+
+@contextmanager
+def _copy_of_descriptor() -> Iterator[int | None]:
+    """Keep a copy of descriptor 1; None where it is closed."""
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()  # what the command has written goes where it was written to
+    try:
+        copy = os.dup(_STDOUT)
+    except OSError:
+        yield None
+        return
+    try:
+        yield copy
+    finally:
+        os.close(copy)
 
 
 @contextmanager
@@ -44,12 +73,15 @@ def watched_loop(seconds: float, give_up: Callable[[], None]) -> Iterator[None]:
                 with deciding:
                     if not over.is_set() and not answered.is_set():
                         sys.stdout = stdout
+                        if copy is not None:
+                            os.dup2(copy, _STDOUT)
                         give_up()
             over.wait(min(_LOOK_EVERY_SECONDS, seconds))
 
-    threading.Thread(target=watch, name="rulvar-watch", daemon=True).start()
-    try:
-        yield
-    finally:
-        with deciding:
-            over.set()
+    with _copy_of_descriptor() as copy:
+        threading.Thread(target=watch, name="rulvar-watch", daemon=True).start()
+        try:
+            yield
+        finally:
+            with deciding:
+                over.set()
