@@ -216,14 +216,14 @@ def test_the_kept_source_is_shown_and_compared_with_the_present_one(project: Pat
     assert 'return f"hello {name}"' in shown
     same = rulvar("runs", "source", "g1", "--diff")
     assert same.stdout == ""
-    assert "is as it was" in same.stderr
+    assert "has not changed since" in same.stderr
 
     flows = project / "cli_audit_flows.py"
     flows.write_text(FLOWS.replace("hello", "good day,"), encoding="utf-8")
     command = [sys.executable, "-m", "rulvar.cli", "runs", "source", "g1", "--diff"]
     done = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True)
     lines = done.stdout.splitlines()
-    assert lines[:2] == ["--- greet as run g1 began", "+++ greet now"]
+    assert lines[:2] == ["--- greet when run g1 started", "+++ greet now"]
     assert '-    return f"hello {name}"' in lines
     assert '+    return f"good day, {name}"' in lines
     as_json = json.loads(
