@@ -430,7 +430,7 @@ def test_the_events_of_a_loop_number_its_turns() -> None:
     told = [(e.kind, e.count, e.detail) for e in bench.events if e.kind.startswith("turn.")]
     expected: list[tuple[str, int, str]] = []
     for number in range(TURNS):
-        how = "done" if number == TURNS - 1 else "go-on"
+        how = "done" if number == TURNS - 1 else "continue"
         expected += [("turn.started", number, ""), ("turn.finished", number, how)]
     assert told == expected
     assert {e.seq for e in bench.events if e.kind.startswith("turn.")} == {LOOP}

@@ -15,7 +15,7 @@ kind                      what happened; ``name`` and ``detail`` besides
 ``step.finished``         it was journalled; detail: ``ok`` or ``error``; ``count``: tries
 ``step.replayed``         the journal answered it
 ``turn.started``          one turn of a loop; name: the loop's; ``count``: the turn's number
-``turn.finished``         detail: ``go-on``, ``done`` or ``error``
+``turn.finished``         detail: ``continue``, ``done`` or ``error``
 ``checkpoint.refused``    a checkpoint cannot be trusted; name: its ref; detail: why
 ``worktree.started``      and ``.finished``, ``.replayed``: as with a step
 ``child.started``         and ``.finished``: a child run; detail: its id, or how it ended

@@ -247,7 +247,7 @@ class _Loop:
             except Exception:
                 self._emit("turn.finished", number, "error")
                 raise
-            self._emit("turn.finished", number, "go-on" if result is None else "done")
+            self._emit("turn.finished", number, "continue" if result is None else "done")
             if result is not None:
                 return self._end("done", result.result)
 

@@ -1,1 +1,0 @@
-"""Only for installations from before it moved."""
