@@ -149,6 +149,10 @@ def test_ids_and_filters_are_told_apart(words: list[str]) -> None:
     assert "give RUN_IDs, or --status" in rulvar("replay", *words, status=2).stderr
 
 
+def test_a_limit_that_no_workflow_can_keep_is_refused() -> None:
+    assert "--body-limit 0" in rulvar("replay", "a", "--body-limit", "0s", status=2).stderr
+
+
 def test_a_store_without_such_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -179,7 +183,7 @@ def test_a_body_that_blocks_the_loop_ends_the_command(project: Project, form: st
     )
     words = ["replay", "f", "a", "g", "--body-limit", "1s"]
     done = project.said(*words, *(["--json"] if form == "json" else []), status=1)
-    assert "not tried, for that body cannot be interrupted: g" in done.stderr
+    assert "not tried, because that workflow cannot be interrupted: g" in done.stderr
     reason = "the workflow has blocked the event loop for 1 s"
     if form == "text":
         assert done.stdout.splitlines()[-1] == f"run a: blocked: {reason}"
