@@ -109,7 +109,7 @@ async def main():
             begin.append(("culprit", name, args))
             for run_id, flow, args in begin:
                 handle = engine.start(
-                    getattr(flows, flow), *args, run_id=run_id, max_recoveries=1
+                    getattr(flows, flow), *args, run_id=run_id, max_recoveries=3
                 )
                 handle.detach()
                 await handle.result()
@@ -133,24 +133,26 @@ def test_a_run_that_ends_its_worker_again_and_again_is_exhausted(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     """The neighbour ends well; it dies only where nobody can tell whose code it was."""
-    statuses = _supervise(tmp_path, words, "culprit", most=5)
+    statuses = _supervise(tmp_path, words, "culprit", deaths=4)
     assert statuses == {"culprit": "exhausted", "neighbour": "ok"}
 
 
 @pytest.mark.slow
 def test_a_child_that_does_it_is_exhausted_and_its_parent_is_told(tmp_path: Path) -> None:
     """The death is the child's; the parent's error is what became of the child."""
-    statuses = _supervise(tmp_path, ("parent", "cancels"), "culprit.1", most=5)
+    statuses = _supervise(tmp_path, ("parent", "cancels"), "culprit.1", deaths=2)
     assert statuses == {"culprit": "error", "culprit.1": "exhausted", "neighbour": "ok"}
 
 
-def _supervise(folder: Path, words: tuple[str, ...], culprit: str, *, most: int) -> dict[str, str]:
+def _supervise(
+    folder: Path, words: tuple[str, ...], culprit: str, *, deaths: int
+) -> dict[str, str]:
     """Restart the worker until it ends in order; return how the runs have ended."""
     (folder / "flows.py").write_text(FLOWS)
     subprocess.run([sys.executable, "-c", BEGIN, *words], cwd=folder, check=True, timeout=60)
     options = ("--app", "flows", "--store", "sqlite:///runs.db", "--poll-interval-ms", "20")
     command = [sys.executable, "-m", "rulvar.cli", "worker", "--until-idle", *options]
-    for _ in range(most):
+    for _ in range(deaths + 3):
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
         )
@@ -163,5 +165,5 @@ def _supervise(folder: Path, words: tuple[str, ...], culprit: str, *, most: int)
         rows = {row.run_id: row for row in stores.journal.list_runs()}
     if words != ("stops_unseen",):
         assert rows["neighbour"].recoveries == 0
-    assert rows[culprit].recoveries == 2
+    assert rows[culprit].recoveries == deaths
     return {run_id: row.status for run_id, row in rows.items()}
