@@ -310,7 +310,7 @@ def test_a_wrong_order_is_refused_with_a_remedy(
 def test_the_command_prints_the_survey_as_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "survey", partial(run_all, guards=GUARDS[:4]))
+    monkeypatch.setattr(cli, "run_all", partial(run_all, guards=GUARDS[:4]))
     assert main(["--json", "--epochs", "1"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["holds"] is True
