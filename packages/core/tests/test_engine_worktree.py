@@ -361,15 +361,15 @@ def test_a_folder_of_the_repository_and_a_bare_one_will_do(bench: Bench, tmp_pat
     ("repo", "base", "said"),
     [
         (None, "no-such-branch", "no-such-branch.*names no commit"),
-        (None, "-x", "is no revision"),
+        (None, "-x", "is not a revision"),
         (None, "", "names no commit"),
         (None, "HEAD:kept.txt", "names no commit"),
         (None, "^HEAD", "names no commit"),
         (None, "\ud800", "names no commit"),
-        ("plain", "HEAD", "no git repository"),
-        ("absent", "HEAD", "no git repository"),
+        ("plain", "HEAD", "not a usable git repository"),
+        ("absent", "HEAD", "not a usable git repository"),
         ("unborn", "HEAD", "names no commit"),
-        ("no\0name", "HEAD", "no git repository"),
+        ("no\0name", "HEAD", "not a usable git repository"),
     ],
 )
 def test_what_cannot_be_worked_in_is_refused_before_anything_is_journalled(
