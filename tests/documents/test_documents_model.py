@@ -29,6 +29,7 @@ def test_the_interleaving_of_the_fence_that_is_not_atomic_is_the_commands(
 
 
 @pytest.mark.storm
+@pytest.mark.timeout(600)
 def test_the_survey_is_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert 'model = "python -m rulvar.conformance.protocol sqlite:///runs.db {args}"' in SCRIPTS
     assert main(["sqlite:///runs.db"]) == 0
