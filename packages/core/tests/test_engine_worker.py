@@ -203,6 +203,13 @@ class Blocking(Bench):
         assert await asyncio.get_running_loop().run_in_executor(None, self.began.wait, 10)
 
 
+async def drains(worker: Worker) -> None:
+    """Return when the run of the worker begins no further call."""
+    [handle] = worker._running.values()
+    while handle._segment is None or not handle._segment.scheduler.draining:
+        await asyncio.sleep(0.001)
+
+
 @pytest.mark.parametrize("grace", [10, 0.01])
 def test_a_stop_drains_and_then_lets_go(grace: float) -> None:
     bench = Blocking()
@@ -215,8 +222,7 @@ def test_a_stop_drains_and_then_lets_go(grace: float) -> None:
             await bench.reached()
             worker.stop(grace=grace)
             if grace > 1:
-                for _ in range(20):
-                    await asyncio.sleep(0)
+                await asyncio.wait_for(drains(worker), 30)
                 bench.end.set()
             report = await asyncio.wait_for(working, 5)
             bench.end.set()
