@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from engine_late_bench import bench, hold_on, lose
 
 from rulvar.core.audit import reconcile_run_meta
 from rulvar.core.engine import (
@@ -23,8 +24,7 @@ from rulvar.core.engine import (
 )
 from rulvar.core.errors import StoreFullError, SupersededError
 from rulvar.core.journal import read_journal
-from rulvar.core.stores import Stores
-from rulvar.core.testing import ManualClock, ReferenceStore, WatchedStores
+from rulvar.core.testing import WatchedStores
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,19 +32,6 @@ if TYPE_CHECKING:
     from rulvar.core.engine import Context
     from rulvar.core.engine.io.bridge import Bridge
     from rulvar.core.testing import StoreCall
-
-
-def bench() -> tuple[ReferenceStore, Stores, ManualClock]:
-    clock = ManualClock()
-    store = ReferenceStore(clock=clock)
-    return store, Stores(store, store.transcripts()), clock
-
-
-def lose(store: ReferenceStore, engine: Engine) -> None:
-    """Let a successor take the run, and the keeper notice it at once."""
-    store.seize("r", "successor")
-    [owned] = [owned for owned in engine.runtime.renewer._kept if owned.run_id == "r"]
-    owned.renew()
 
 
 def pass_over(threads: Bridge, left: int) -> None:
@@ -322,16 +309,6 @@ def test_a_lost_segment_is_not_even_served_from_its_journal(kind: str) -> None:
 
     asyncio.run(main())
     assert served == []
-
-
-async def hold_on(call: object) -> None:
-    """Let a call go on in a task of its own, which nobody cancels, to its very end."""
-    assert asyncio.iscoroutine(call)
-    task = asyncio.create_task(call)
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError, SegmentEnded):
-            await asyncio.shield(task)
-    assert isinstance(task.exception(), SegmentEnded)
 
 
 def test_a_refusal_under_the_callers_lease_is_known_though_the_call_was_given_up() -> None:
