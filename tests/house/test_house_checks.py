@@ -171,6 +171,15 @@ def test_budgets_are_checked(house: Path, name: str, text: str, told: str) -> No
     assert told in output
 
 
+def test_a_test_file_has_the_same_budget_and_its_functions_none(house: Path) -> None:
+    path = house / "packages" / "shop" / "tests" / "test_shop.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(LONG_FUNCTION, "utf-8")
+    assert run(house, "check_budgets.py")[0] == 0
+    path.write_text("a = 1\n" * 501, "utf-8")
+    assert "501 lines, budget 500" in run(house, "check_budgets.py")[1]
+
+
 def test_the_contract_has_a_budget_of_its_own(house: Path) -> None:
     path = house / "packages" / "core" / "src" / "rulvar" / "core" / "protocols.py"
     path.parent.mkdir(parents=True)

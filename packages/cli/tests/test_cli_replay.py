@@ -196,9 +196,13 @@ def test_a_body_that_blocks_the_loop_ends_the_command(project: Project, form: st
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX descriptors")
 def test_what_a_subprocess_or_a_descriptor_writes_is_no_part_of_the_result(
-    project: Project,
+    project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noise = "import os, subprocess\nos.write(1, b'raw\\n')\nsubprocess.run(['echo', 'child'])\n"
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # what is written past waits in a buffer
+    noise = (
+        "import os, subprocess, sys\nos.write(1, b'raw\\n')\nsubprocess.run(['echo', 'child'])\n"
+    )
+    noise += "sys.__stdout__.write('past\\n')\n"
     body = "    " + noise.replace("\n", "\n    ").rstrip(" ")
     project.deploy(
         noise
@@ -206,4 +210,4 @@ def test_what_a_subprocess_or_a_descriptor_writes_is_no_part_of_the_result(
     )
     done = project.said("replay", "f", "--json")
     assert [run["status"] for run in json.loads(done.stdout)["runs"]] == ["ok"]
-    assert [done.stderr.splitlines().count(each) for each in ("raw", "child")] == [2, 2]
+    assert [done.stderr.splitlines().count(each) for each in ("raw", "child", "past")] == [2, 2, 2]

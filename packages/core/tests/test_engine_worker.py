@@ -206,7 +206,7 @@ class Blocking(Bench):
 async def drains(worker: Worker) -> None:
     """Return when the run of the worker begins no further call."""
     [handle] = worker._running.values()
-    while handle._segment is None or not handle._segment.scheduler.draining:  # noqa: ASYNC110
+    while handle._segment is None or not handle._segment.scheduler.draining:  # noqa: ASYNC110 - no event
         await asyncio.sleep(0.001)
 
 

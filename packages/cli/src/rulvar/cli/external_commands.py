@@ -108,7 +108,7 @@ class OpenGroup(click.Group):
         self,
         *args: Any,  # noqa: ANN401 - click's own signature
         built_in: Mapping[str, str] | None = None,
-        **options: Any,  # noqa: ANN401
+        **options: Any,  # noqa: ANN401 - the same
     ) -> None:
         super().__init__(*args, **options)
         self._built_in = dict(built_in or {})

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,19 +28,25 @@ def output_kept() -> Iterator[None]:
         if copy is None:
             yield
             return
-        with suppress(OSError):
+        with suppress(OSError):  # standard error is closed: there is nowhere to send it
             os.dup2(_STDERR, _STDOUT)
         try:
             yield
         finally:
+            _flush(sys.__stdout__)  # what the code wrote past `sys.stdout` is its own, too
             os.dup2(copy, _STDOUT)
+
+
+def _flush(stream: TextIO | None) -> None:
+    if stream is not None:
+        with suppress(OSError, ValueError):  # it is closed or broken: that is its writer's matter
+            stream.flush()
 
 
 @contextmanager
 def _copy_of_descriptor() -> Iterator[int | None]:
     """Keep a copy of descriptor 1; None where it is closed."""
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()  # what the command has written goes where it was written to
+    _flush(sys.stdout)  # what the command has written goes where it was written to
     try:
         copy = os.dup(_STDOUT)
     except OSError:

@@ -12,6 +12,7 @@ threads of steps inherit it. Where it is unknown, `blame` marks every run that w
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +30,10 @@ CANCELLED = "has cancelled tasks that are not its own"
 
 _live: weakref.WeakSet[Segment] = weakref.WeakSet()
 _watched: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+
+
+_changing = threading.Lock()
+"""Loops in several threads add to the sets above, and look through them."""
 
 
 class SegmentTask(asyncio.Task[T]):
@@ -53,10 +58,11 @@ def watch_code(segment: Segment) -> None:
 
     A loop whose class does not let its methods be replaced is left as it is.
     """
-    _live.add(segment)
     loop = segment.loop
-    if loop in _watched:
-        return
+    with _changing:
+        _live.add(segment)
+        if loop in _watched:
+            return
     stop = loop.stop
     watched = weakref.ref(loop)
 
@@ -67,18 +73,21 @@ def watch_code(segment: Segment) -> None:
         stop()
 
     try:
-        loop.stop = noted_stop  # type: ignore[method-assign]
-        _watched.add(loop)
+        loop.stop = noted_stop  # type: ignore[method-assign] # on this loop alone, not its class
+        with _changing:
+            _watched.add(loop)
     except (AttributeError, TypeError):
         return
 
 
 def blame(loop: asyncio.AbstractEventLoop, what: str) -> None:
     """Mark every segment that executes on a loop, unless it is known whose code it was."""
-    segments = [each for each in _live if each.loop is loop and not each.has_ended]
-    if not _mark_caller(loop, what) and not any(each.fatal for each in _live if each.loop is loop):
-        for segment in segments:
-            segment.fatal = what
+    with _changing:
+        of_loop = [each for each in _live if each.loop is loop]
+    if not _mark_caller(loop, what) and not any(each.fatal for each in of_loop):
+        for segment in of_loop:
+            if not segment.has_ended:
+                segment.fatal = what
 
 
 def _mark_caller(loop: asyncio.AbstractEventLoop, what: str) -> bool:
